@@ -1,0 +1,30 @@
+# `make demo` and `make test` need Python >= 3.10 and make, nothing else.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: venv demo test lint bench clean
+
+venv: .venv/installed
+
+# torch by pip, which honours a machine's own choice of build (CPU or CUDA); everything else by uv, which is faster.
+.venv/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv torch
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+demo: venv
+	$(BIN)/scorelens demo
+
+test: venv
+	$(BIN)/python -m pytest
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: venv
+	$(BIN)/python -m benchmarks.foundation
+
+clean:
+	rm -rf .venv runs build src/*.egg-info

@@ -1,0 +1,38 @@
+"""Scorelens explains image diffusion models by the statistics of their training data."""
+
+from scorelens.checks import PropertyError, check_denoiser
+from scorelens.data import SOURCES, ImageSet, load_images
+from scorelens.denoisers import DENOISERS, build_denoiser
+from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, r2
+from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.sampling import Samples, Step, sample, trajectory
+from scorelens.statistics import GaussianStats, fit_gaussian
+from scorelens.types import Denoiser, ScorelensError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DENOISERS",
+    "SOURCES",
+    "Denoiser",
+    "GaussianStats",
+    "ImageSet",
+    "PropertyError",
+    "Samples",
+    "ScorelensError",
+    "Step",
+    "bootstrap",
+    "build_denoiser",
+    "check_denoiser",
+    "ddim_sigmas",
+    "fit_gaussian",
+    "load_images",
+    "memorized",
+    "mse",
+    "novelty",
+    "pearson",
+    "r2",
+    "sample",
+    "seeded_noise",
+    "trajectory",
+]

@@ -1,0 +1,1 @@
+"""Runs that are results: what ran, on what, and what came out."""

@@ -1,0 +1,60 @@
+"""Where a run happened: versions, commit, device. Everything needed to understand a difference later."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers")
+
+
+def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Versions, commit and device, as a run's record has them."""
+    return {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "versions": {name: version for name in PACKAGES if (version := _version(name))},
+        "commit": _commit(),
+        "device": _device_name(torch.device(device)),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def peak_memory() -> int | None:
+    """The largest resident memory of this process so far, in bytes; None where the system does not tell."""
+    try:
+        import resource
+    except ImportError:  # Windows
+        return None
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    """The commit of the source tree, marked when it has changes; None for an installed package."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+    try:
+        described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"], cwd=root,
+                                   capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):  # no git here
+        return None
+    return described.stdout.strip() or None
+
+
+def _device_name(device: torch.device) -> str:
+    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type

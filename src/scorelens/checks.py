@@ -1,0 +1,120 @@
+"""`check_denoiser`: the properties that every denoiser, ours or a user's, can be held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.types import Denoiser, ScorelensError, Shape
+
+DEFAULT_SHAPE: Shape = (1, 8, 8)
+MIDDLE = 1.0  # noise level for the properties that hold at any
+FAR = 1e5  # noise so strong that nothing but the mean is left
+
+
+class PropertyError(ScorelensError, AssertionError):
+    """A denoiser lacks a property; the message begins with its name."""
+
+
+@dataclass(frozen=True)
+class _Subject:
+    denoiser: Denoiser
+    shape: Shape
+    images: ImageSet | None
+
+    def noisy(self, sigma: float, count: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Noisy images as the denoiser will meet them: training images if there are any, else zeros, plus noise."""
+        x0 = torch.zeros(count, *self.shape)
+        if self.images is not None:
+            x0 = self.images[[k % len(self.images) for k in range(count)]]
+        return (x0 + sigma * seeded_noise(self.shape, range(count))).to(dtype)
+
+
+def check_denoiser(model: Denoiser, images: ImageSet | None = None) -> None:
+    """Raise with the name of the first property of the contract that `model` lacks; return nothing if it has all.
+
+    `images` are the data it was derived from; without them the model's own `images` are used if it has any. A model
+    that says `converges_to_mean` is also held to that: at overwhelming noise it must return the mean of the data.
+    """
+    images = images if images is not None else getattr(model, "images", None)
+    shape = images.shape if images is not None else getattr(model, "shape", DEFAULT_SHAPE)
+    subject = _Subject(model, tuple(shape), images)
+    for name, check in PROPERTIES.items():
+        problem = check(subject)
+        if problem:
+            raise PropertyError(f"{name}: {problem}")
+
+
+def _shape(s: _Subject) -> str | None:
+    z = s.noisy(MIDDLE)
+    out = s.denoiser(z, MIDDLE)
+    if not isinstance(out, Tensor):
+        return f"the output must be a tensor, got {type(out).__name__}"
+    return None if out.shape == z.shape else f"input {tuple(z.shape)}, output {tuple(out.shape)}: they must be equal"
+
+
+def _dtype(s: _Subject) -> str | None:
+    for dtype in (torch.float32, torch.float64):
+        out = s.denoiser(s.noisy(MIDDLE, dtype=dtype), MIDDLE)
+        if out.dtype != dtype:
+            return f"input {dtype}, output {out.dtype}: they must be equal"
+    return None
+
+
+def _device(s: _Subject) -> str | None:
+    z = s.noisy(MIDDLE)
+    out = s.denoiser(z, MIDDLE)
+    return None if out.device == z.device else f"input on {z.device}, output on {out.device}: they must be equal"
+
+
+def _input_unchanged(s: _Subject) -> str | None:
+    z = s.noisy(MIDDLE)
+    before = z.clone()
+    s.denoiser(z, MIDDLE)
+    return None if torch.equal(z, before) else "the denoiser wrote into its input z"
+
+
+def _deterministic(s: _Subject) -> str | None:
+    z = s.noisy(MIDDLE)
+    gap = (s.denoiser(z, MIDDLE) - s.denoiser(z, MIDDLE)).abs().max().item()
+    return None if gap == 0 else f"two calls with the same input differ by {gap:.3g}"
+
+
+def _batch_invariant(s: _Subject) -> str | None:
+    z = s.noisy(MIDDLE)
+    alone = torch.cat([s.denoiser(z[k:k + 1], MIDDLE) for k in range(len(z))])
+    gap = (s.denoiser(z, MIDDLE) - alone).abs().max().item()
+    return None if gap < 1e-3 else f"an image alone and in a batch of {len(z)} differ by {gap:.3g}"
+
+
+def _finite(s: _Subject) -> str | None:
+    grid = ddim_sigmas(10).tolist()
+    for sigma in (grid[0], grid[-1]):
+        if not torch.isfinite(s.denoiser(s.noisy(sigma), sigma)).all():
+            return f"NaN or infinite values at sigma = {sigma:.4g}, an end of the 10-step grid"
+    return None
+
+
+def _mean_limit(s: _Subject) -> str | None:
+    if s.images is None or not getattr(s.denoiser, "converges_to_mean", False):
+        return None
+    total = sum((x.double().sum(dim=0) for x in s.images.chunks()), torch.zeros(s.shape, dtype=torch.float64))
+    gap = (s.denoiser(s.noisy(FAR), FAR) - total / len(s.images)).abs().max().item()
+    return None if gap < 1e-2 else f"at sigma = {FAR:g} the output is {gap:.3g} away from the mean of the data"
+
+
+PROPERTIES: dict[str, Callable[[_Subject], str | None]] = {
+    "shape": _shape,
+    "dtype": _dtype,
+    "device": _device,
+    "input unchanged": _input_unchanged,
+    "deterministic": _deterministic,
+    "batch invariant": _batch_invariant,
+    "finite": _finite,
+    "mean limit": _mean_limit,
+}

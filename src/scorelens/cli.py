@@ -1,0 +1,272 @@
+"""The command line: reads flags off the signatures of the commands, and calls them. It computes nothing."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+import sys
+import types
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from scorelens import __version__, progress
+from scorelens.commands.data import info, list_sources
+from scorelens.commands.demo import demo
+from scorelens.commands.sample import sample
+from scorelens.data import load_images
+from scorelens.denoisers import DENOISERS, denoiser_options
+from scorelens.types import ScorelensError, nearest_name, unknown
+
+
+@dataclass(frozen=True)
+class Command:
+    """A plain function and how it is called: `data` as a flag, as a positional argument, or not at all."""
+
+    function: Callable[..., Any]
+    example: str
+    data: Literal["flag", "positional", "none"] = "none"
+
+
+COMMANDS = {
+    "demo": Command(demo, "scorelens demo"),
+    "data list": Command(list_sources, "scorelens data list"),
+    "data info": Command(info, "scorelens data info digits", data="positional"),
+    "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
+                      data="flag"),
+}
+DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
+NOT_FLAGS = {"images", "source", "options", "stats"}  # parameters that are objects, not text
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse, with one line per error and the nearest real name."""
+
+    def error(self, message: str) -> NoReturn:
+        raise ScorelensError(f"{message}; see {self.prog} --help")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command; the exit code is 2, after one line on stderr, for any mistake of the user's."""
+    try:
+        with progress.shown():
+            return _dispatch(sys.argv[1:] if argv is None else argv)
+    except ScorelensError as error:
+        print(f"scorelens: error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("scorelens: interrupted; nothing was written", file=sys.stderr)
+        return 130
+    return 2
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(_overview())
+        return 0
+    if argv[0] == "--version":
+        print(f"scorelens {__version__}")
+        return 0
+    name, rest = _command(argv)
+    if {"-h", "--help"} & set(rest):
+        print(_parser(name, rest).format_help())
+        return 0
+    _call(name, list(_with_config(rest)))
+    return 0
+
+
+def _command(argv: list[str]) -> tuple[str, list[str]]:
+    """The command at the beginning, of one word or two, and what follows."""
+    for length in (2, 1):
+        name = " ".join(argv[:length])
+        if name in COMMANDS:
+            return name, argv[length:]
+    second = [name for name in COMMANDS if name.startswith(argv[0] + " ")]
+    if second:
+        raise ScorelensError(f"scorelens {argv[0]} is followed by {' or '.join(n.split()[1] for n in second)}; "
+                             f"example: {COMMANDS[second[-1]].example}")
+    raise unknown("command", argv[0], {name.split()[0] for name in COMMANDS})
+
+
+def _call(name: str, argv: list[str]) -> None:
+    """Load the images the flags name, and call the command with them and the remaining flags."""
+    command, parser = COMMANDS[name], _parser(name, argv)
+    _refuse_unknown(parser, argv)
+    given = vars(parser.parse_args(argv))
+    options = {key.removeprefix("denoiser."): given.pop(key) for key in list(given) if key.startswith("denoiser.")}
+    if options:
+        given["options"] = options
+    if command.data != "none":
+        chosen = {key: given.pop(flag) for key in _flags(load_images) if (flag := DATA_FLAGS.get(key, key)) in given}
+        given["images"] = load_images(given.pop("data"), **chosen)
+    command.function(**given)
+
+
+def _parser(name: str, argv: list[str]) -> _Parser:
+    """The flags of a command: of its data, its own, and those of the denoiser that argv names."""
+    command = COMMANDS[name]
+    parser = _Parser(prog=f"scorelens {name}", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
+                     description=_summary(command.function), epilog=f"example:\n  {command.example}",
+                     formatter_class=argparse.RawDescriptionHelpFormatter, usage=_usage(name))
+    if command.data != "none":
+        group = parser.add_argument_group("data")
+        where: dict[str, Any] = {"metavar": "SOURCE", "help": "what to load: see scorelens data list"}
+        if command.data == "positional":
+            group.add_argument("data", **where)
+        else:
+            group.add_argument("--data", required=True, **where)
+        _add_flags(group, load_images, rename=DATA_FLAGS)
+    own = parser.add_argument_group("options")
+    _add_flags(own, command.function)
+    own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
+    own.add_argument("-h", "--help", action="store_true", help="show this and exit")
+    if "denoiser" in _flags(command.function):
+        chosen = _chosen_denoiser(command.function, argv)
+        denoiser_options(chosen)  # refuses an unknown name
+        _add_flags(parser.add_argument_group(f"options of --denoiser {chosen}"), DENOISERS[chosen], prefix="denoiser.")
+    return parser
+
+
+def _chosen_denoiser(function: Callable[..., Any], argv: list[str]) -> str:
+    for k, word in enumerate(argv):
+        if word.startswith("--denoiser="):
+            return word.partition("=")[2]
+        if word == "--denoiser" and k + 1 < len(argv):
+            return argv[k + 1]
+    return str(_flags(function)["denoiser"].default)
+
+
+def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
+    known = [option for action in parser._actions for option in action.option_strings]
+    for word in argv:
+        flag = word.split("=")[0]
+        if re.match(r"--[a-z]", flag) and flag not in known:
+            raise ScorelensError(f"unknown option {flag}{nearest_name(flag, known)}; see {parser.prog} --help")
+
+
+def _with_config(argv: list[str]) -> Iterator[str]:
+    """argv, with the flags of --config FILE.yaml in front of those given beside it, which therefore win."""
+    words, rest = list(argv), []
+    while words:
+        word = words.pop(0)
+        if word == "--config" or word.startswith("--config="):
+            value = word.partition("=")[2] or (words.pop(0) if words else "")
+            yield from _config_words(Path(value).expanduser())
+        else:
+            rest.append(word)
+    yield from rest
+
+
+def _config_words(path: Path) -> Iterator[str]:
+    import yaml
+
+    try:
+        config = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ScorelensError(f"--config {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
+    if not isinstance(config, dict):
+        raise ScorelensError(f"--config {path}: expected lines such as 'num: 16'")
+    for key, value in config.items():
+        yield from _words(f"--{str(key).replace('_', '-')}", value)
+
+
+def _words(flag: str, value: Any) -> Iterator[str]:
+    """`num: 16` is --num 16, `flips: true` is --flips, `denoiser: {name: locality, rank: 9}` are its dotted flags."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _words(flag if key == "name" else f"{flag}.{str(key).replace('_', '-')}", inner)
+    elif value is True:
+        yield flag
+    elif value is not False and value is not None:
+        yield flag
+        yield from map(str, value if isinstance(value, list) else [value])
+
+
+def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    return {name: p for name, p in inspect.signature(function).parameters.items() if name not in NOT_FLAGS}
+
+
+def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
+               rename: Mapping[str, str] = types.MappingProxyType({})) -> None:
+    """One flag for each parameter: its name, type and default from the signature, its help from the docstring."""
+    hints, helps = get_type_hints(function if inspect.isfunction(function) else function.__init__), _helps(function)
+    for name, parameter in _flags(function).items():
+        hint, default, flag = hints[name], parameter.default, rename.get(name, name)
+        shown = "" if default in (None, False, inspect.Parameter.empty) else f" (default: {default})"
+        how: dict[str, Any] = {"dest": prefix + flag, "help": (helps.get(name, "") + shown).replace("%", "%%")}
+        if hint is bool:
+            how["action"] = "store_true"
+        else:
+            item = _list_item(hint)
+            how |= {"type": lambda text, h=item or hint: _convert(text, h), "nargs": "+" if item else None,
+                    "metavar": _metavar(item or hint, flag)}
+        group.add_argument(f"--{prefix}{flag.replace('_', '-')}", **how)
+
+
+def _members(hint: Any) -> list[Any]:
+    """The types a value may have, None aside."""
+    union = get_origin(hint) in (Union, types.UnionType)
+    return [member for member in (get_args(hint) if union else [hint]) if member is not type(None)]
+
+
+def _list_item(hint: Any) -> Any:
+    return next((get_args(m)[0] for m in _members(hint) if get_origin(m) is not None
+                 and get_origin(m) not in (tuple, Literal)), None)
+
+
+def _metavar(hint: Any, name: str) -> str:
+    choices = [str(choice) for m in _members(hint) if get_origin(m) is Literal for choice in get_args(m)]
+    return "{" + ",".join(choices) + "}" if choices else name.upper().replace("_", "-")
+
+
+def _convert(text: str, hint: Any) -> Any:
+    """`text` as the first of the hint's types that it fits."""
+    for member in _members(hint):
+        if get_origin(member) is Literal:
+            if text in map(str, get_args(member)):
+                return next(choice for choice in get_args(member) if str(choice) == text)
+        elif get_origin(member) is tuple:
+            if re.fullmatch(r"\d+x\d+", text):
+                return tuple(int(part) for part in text.split("x"))
+        else:
+            try:
+                return member(text)
+            except ValueError:
+                continue
+    raise argparse.ArgumentTypeError(f"{text!r} is not {_expected(hint)}")
+
+
+def _expected(hint: Any) -> str:
+    names = {int: "a whole number", float: "a number", str: "text"}
+    parts = [f"one of {', '.join(map(str, get_args(m)))}" if get_origin(m) is Literal
+             else "HEIGHTxWIDTH" if get_origin(m) is tuple else names.get(m, str(m)) for m in _members(hint)]
+    return " or ".join(parts)
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ").partition(";")[0].rstrip(".") + "."
+
+
+def _helps(function: Callable[..., Any]) -> dict[str, str]:
+    """The lines `name: text` below "Args:" of a docstring."""
+    _, _, args = (inspect.getdoc(function) or "").partition("Args:\n")
+    entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", args, re.MULTILINE)
+    return {name: " ".join(text.split()).rstrip(".") for name, text in entries}
+
+
+def _usage(name: str) -> str:
+    where = {"flag": " --data SOURCE", "positional": " SOURCE", "none": ""}[COMMANDS[name].data]
+    return f"scorelens {name}{where} [options]"
+
+
+def _overview() -> str:
+    lines = [f"  scorelens {name:<12} {_summary(command.function)}" for name, command in COMMANDS.items()]
+    return "\n".join(["Scorelens explains image diffusion models by the statistics of their training data.", "",
+                      "commands:", *lines, "", "Each has --help with an example. First steps: scorelens demo"])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

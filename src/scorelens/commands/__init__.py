@@ -1,0 +1,1 @@
+"""One plain function per command; the command line only parses and calls them."""

@@ -1,0 +1,65 @@
+"""What every command shares: a fresh folder for its results, and the one JSON that says exactly what ran."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorelens.benchmark.environment import environment, peak_memory
+from scorelens.files import fresh_folder
+from scorelens.types import ScorelensError
+
+
+@dataclass(frozen=True)
+class Run:
+    """A command at work: `folder` to write into, `record` for what belongs into run.json."""
+
+    folder: Path  # a temporary one, until the command has ended well
+    final: Path
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+@contextmanager
+def run_folder(command: str, label: str, out: Path | None, device: torch.device | str = "cpu") -> Iterator[Run]:
+    """A run whose results appear, complete, in `out` (else the next free `runs/<command>-<label>`), or not at all."""
+    final = Path(out) if out is not None else _next_free(Path("runs"), f"{command}-{label}")
+    started, clock = time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.perf_counter()
+    with fresh_folder(final) as folder:
+        run = Run(folder, final)
+        yield run
+        record = {"command": command, "started": started, **run.record, "seconds": time.perf_counter() - clock,
+                  "peak_memory_bytes": peak_memory(), "environment": environment(device)}
+        (folder / "run.json").write_text(json.dumps(record, indent=2, default=str) + "\n")
+
+
+def choose_device(name: str = "auto") -> torch.device:
+    """The device called `name`; `auto` is cuda, else mps, else the CPU."""
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ScorelensError(f"device {name!r} is not to be had here; use auto, cuda, mps or cpu") from error
+    return device
+
+
+def noise_record(seeds: range, noise: Tensor) -> Mapping[str, Any]:
+    """Which noise was used: its seeds, and a hash of the very numbers."""
+    digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
+    return {"seeds": [seeds.start, seeds.stop - 1], "hash": digest}
+
+
+def _next_free(parent: Path, stem: str) -> Path:
+    stem = "".join(c if c.isalnum() or c in "-_." else "-" for c in stem)
+    candidates = [parent / stem, *(parent / f"{stem}-{k}" for k in range(2, 10_000))]
+    return next(path for path in candidates if not path.exists())

@@ -1,0 +1,86 @@
+"""`scorelens sample`: images from a closed-form denoiser."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from scorelens import progress
+from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
+from scorelens.data.images import ImageSet, to_uint8
+from scorelens.denoisers import build_denoiser, denoiser_options
+from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.report.figures import Row, image_grid, labelled_rows
+from scorelens.sampling import Step, finished, trajectory
+from scorelens.types import Denoiser, ScorelensError
+
+SHOWN = 8  # samples in the picture of the trajectory
+SHOWN_STEPS = 10
+
+
+def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
+           num: int = 16, steps: int = 10, seed: int = 0, sampler: Literal["ddim", "euler", "heun"] = "ddim",
+           device: str = "auto", out: Path | None = None) -> Path:
+    """Sample images from a closed-form denoiser of the data; returns the folder of the results.
+
+    Args:
+        denoiser: name of the denoiser (optimal, wiener, locality, nearest, smoothed).
+        num: number of images.
+        steps: number of noise levels, on the paper's grid.
+        seed: the noise of image k is drawn from seed + k.
+        sampler: ddim (diffusers' defaults), or euler or heun without clipping.
+        device: auto, cuda, mps or cpu.
+        out: folder for the results; it must not exist. By default runs/sample-...
+    """
+    if num < 1:
+        raise ScorelensError(f"num must be at least 1, got {num}")
+    place = choose_device(device)
+    given = {**{name: p.default for name, p in denoiser_options(denoiser).items()}, **(options or {})}
+    sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
+    with run_folder("sample", f"{images.name}-{denoiser}", out, place) as run:
+        model = build_denoiser(denoiser, images, **(options or {}))
+        noise = seeded_noise(images.shape, seeds, device=place)
+        run.record.update(data=images.describe(), denoiser={"name": denoiser, **given}, sampler=sampler, sigmas=sigmas,
+                          noise=noise_record(seeds, noise))
+        taken, run.record["step_seconds"] = timed_steps(model, noise, sigmas, sampler)
+        write_samples(run, taken, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
+    print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
+          f"{run.final / 'trajectory.png'}")
+    return run.final
+
+
+def timed_steps(model: Denoiser, noise: torch.Tensor, sigmas: list[float],
+                sampler: str = "ddim") -> tuple[list[Step], list[float]]:
+    """The trajectory and the seconds each step took, with a progress bar."""
+    clock, taken, seconds = time.perf_counter(), [], []
+    with torch.no_grad():
+        for step in progress.steps(trajectory(model, noise, sigmas, method=sampler), "sampling", len(sigmas)):
+            taken.append(step)
+            seconds.append(time.perf_counter() - clock)
+            clock = time.perf_counter()
+    return taken, seconds
+
+
+def write_samples(run: Run, steps: list[Step], title: str, *, clip: bool) -> None:
+    """images.npz and images/*.png, trajectory.npz, and the two pictures."""
+    from PIL import Image
+
+    final = finished(steps[-1], clip).clamp(-1, 1).cpu()
+    np.savez(run.folder / "images.npz", images=to_uint8(final).transpose(0, 2, 3, 1), floats=final.numpy())
+    np.savez(run.folder / "trajectory.npz", sigmas=np.array([s.sigma for s in steps]),
+             z=np.stack([s.z.cpu().numpy() for s in steps]), x0_hat=np.stack([s.x0_hat.cpu().numpy() for s in steps]))
+    (run.folder / "images").mkdir()
+    for k, pixels in enumerate(to_uint8(final)):
+        if pixels.shape[0] in (1, 3):
+            Image.fromarray(pixels.transpose(1, 2, 0).squeeze()).save(run.folder / "images" / f"{k:05d}.png")
+    image_grid(final[:100], run.folder / "grid.png", title=title)
+    shown = [steps[k] for k in np.unique(np.linspace(0, len(steps) - 1, SHOWN_STEPS).round().astype(int))]
+    strips = torch.stack([s.x0_hat[:SHOWN].cpu() for s in shown], dim=1)  # [samples, steps, C, H, W]
+    labelled_rows([Row(f"sample {k}", strip) for k, strip in enumerate(strips)],
+                  run.folder / "trajectory.png", title=f"x̂₀ along the trajectory: {title}",
+                  columns=[f"σ = {s.sigma:.3g}" for s in shown])

@@ -1,0 +1,6 @@
+"""Images in: what can be loaded, and the one container everything reads."""
+
+from scorelens.data.images import ImageSet, to_uint8
+from scorelens.data.sources import SOURCES, load_images
+
+__all__ = ["SOURCES", "ImageSet", "load_images", "to_uint8"]

@@ -1,0 +1,102 @@
+"""ImageSet: the training images, uint8 [N, C, H, W] in memory or memory-mapped, that everything is derived from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scorelens.types import ScorelensError, Shape
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images as they were stored, with everything needed to name them again. Never changed in place."""
+
+    pixels: np.ndarray  # uint8 [N, C, H, W], perhaps a memmap
+    name: str
+    split: str = "all"
+    labels: np.ndarray | None = None  # int64 [N]
+    class_names: tuple[str, ...] = ()
+    record: Mapping[str, Any] = field(default_factory=dict)  # how it was made: limit, seed, files skipped, ...
+
+    def __post_init__(self) -> None:
+        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
+            raise ScorelensError(f"{self.name}: images must be uint8 [N, C, H, W], "
+                                 f"got {self.pixels.dtype} {list(self.pixels.shape)}")
+        if 0 in self.pixels.shape:
+            raise ScorelensError(f"{self.name}: no images (shape {list(self.pixels.shape)})")
+        if self.labels is not None and self.labels.shape != (len(self.pixels),):
+            raise ScorelensError(f"{self.name}: {len(self.pixels)} images but labels of shape {self.labels.shape}")
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    @property
+    def shape(self) -> Shape:
+        """(C, H, W)"""
+        return tuple(self.pixels.shape[1:])
+
+    @property
+    def dim(self) -> int:
+        """D = C * H * W"""
+        return int(np.prod(self.shape))
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the content (shape, pixels, labels), whatever the name."""
+        digest = hashlib.sha256(repr((self.pixels.shape, self.labels is not None)).encode())
+        for start in range(0, len(self), 4096):
+            digest.update(np.ascontiguousarray(self.pixels[start:start + 4096]).data)
+        if self.labels is not None:
+            digest.update(np.ascontiguousarray(self.labels, dtype=np.int64).data)
+        return digest.hexdigest()[:32]
+
+    def chunks(self, size: int = 1024, *, dtype: torch.dtype = torch.float32,
+               device: torch.device | str = "cpu", reuse: bool = False) -> Iterator[Tensor]:
+        """The images in order, `size` at a time, as floats in [-1, 1].
+
+        With `reuse` every chunk is written into the same memory (fresh pages cost more than the conversion): it is
+        valid until the next one is asked for.
+        """
+        buffer = torch.empty((min(size, len(self)), *self.shape), dtype=dtype, device=device) if reuse else None
+        for start in range(0, len(self), size):
+            stop = min(start + size, len(self))
+            out = torch.empty((stop - start, *self.shape), dtype=dtype, device=device) if buffer is None else buffer
+            yield self.read(start, stop, out)
+
+    def read(self, start: int, stop: int, out: Tensor) -> Tensor:
+        """Images start ... stop - 1 as floats in [-1, 1], written into the beginning of `out`."""
+        return _to_floats(self.pixels[start:stop], out[:stop - start])
+
+    def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
+        """Float32 images in [-1, 1]: [C, H, W] for one index, [n, C, H, W] for several."""
+        chosen = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
+        return _to_floats(chosen, torch.empty(chosen.shape))
+
+    def subset(self, indices: Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
+        """Only these images, in this order."""
+        indices = np.asarray(indices, dtype=np.int64)
+        return replace(self, pixels=self.pixels[indices], record={**self.record, **record},
+                       labels=None if self.labels is None else self.labels[indices])
+
+    def describe(self) -> dict[str, Any]:
+        """What a run's record says about its data."""
+        return {"name": self.name, "split": self.split, "count": len(self), "shape": list(self.shape),
+                "fingerprint": self.fingerprint, **self.record}
+
+
+def _to_floats(pixels: np.ndarray, out: Tensor) -> Tensor:
+    raw = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
+    return out.copy_(raw).sub_(127.5).div_(127.5)  # one rounding: u - 127.5 is exact
+
+
+def to_uint8(x: Tensor) -> np.ndarray:
+    """Images in [-1, 1] as uint8, clipped and rounded: the inverse of `ImageSet.chunks`."""
+    return x.detach().cpu().float().mul(127.5).add(127.5).round().clamp(0, 255).to(torch.uint8).numpy()

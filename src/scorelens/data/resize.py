@@ -1,0 +1,50 @@
+"""Other sizes and channels for uint8 images."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import UInt8
+from torch.nn.functional import interpolate
+
+from scorelens.types import ScorelensError
+
+LUMA = (0.299, 0.587, 0.114)  # Rec. 601, as Pillow and torchvision weigh red, green and blue
+CHUNK = 1024  # images that are floats at the same time
+
+
+def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8[np.ndarray, "n c h2 w2"]:
+    """Scaled (antialiased bicubic, aspect ratio kept) until they cover `size` = (H, W), then cropped at the centre."""
+    if pixels.shape[2:] == size:
+        return pixels
+    resized = np.empty((*pixels.shape[:2], *size), np.uint8)
+    for start in range(0, len(pixels), CHUNK):
+        resized[start:start + CHUNK] = _resize_chunk(pixels[start:start + CHUNK], size)
+    return resized
+
+
+def to_channels(pixels: UInt8[np.ndarray, "n c h w"], channels: int) -> UInt8[np.ndarray, "n c2 h w"]:
+    """Grey images repeated to RGB, RGB images weighed to their luma."""
+    if pixels.shape[1] == channels:
+        return pixels
+    if (pixels.shape[1], channels) == (1, 3):
+        return np.repeat(pixels, 3, axis=1)
+    if (pixels.shape[1], channels) == (3, 1):
+        return np.concatenate([_luma(pixels[start:start + CHUNK]) for start in range(0, len(pixels), CHUNK)])
+    raise ScorelensError(f"images of {pixels.shape[1]} channels cannot become images of {channels}; channels goes "
+                         "between 1 (grayscale) and 3 (rgb)")
+
+
+def _resize_chunk(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    (h, w), (height, width) = pixels.shape[2:], size
+    scale = max(height / h, width / w)
+    covering = (max(height, round(h * scale)), max(width, round(w * scale)))
+    x = torch.from_numpy(pixels.astype(np.float32))
+    x = interpolate(x, size=covering, mode="bicubic", antialias=True)         # [n, c, >= height, >= width]
+    top, left = (covering[0] - height) // 2, (covering[1] - width) // 2
+    return x[:, :, top:top + height, left:left + width].round().clamp(0, 255).to(torch.uint8).numpy()
+
+
+def _luma(pixels: np.ndarray) -> np.ndarray:
+    weighted = np.tensordot(np.array(LUMA, np.float32), pixels.astype(np.float32), axes=(0, 1))     # [n, h, w]
+    return np.rint(weighted).astype(np.uint8)[:, None]

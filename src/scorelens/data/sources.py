@@ -1,0 +1,203 @@
+"""What can be loaded, by name, and the options that all sources share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from scorelens.data.arrays import load_digits, load_npz
+from scorelens.data.classics import load_cifar10, load_fashion_mnist, load_mnist
+from scorelens.data.decode import Decoding
+from scorelens.data.edits import only_classes, with_flips
+from scorelens.data.folders import load_folder, load_zip
+from scorelens.data.hub import load_hub
+from scorelens.data.images import ImageSet
+from scorelens.data.leaves import load_leaves
+from scorelens.data.resize import resize, to_channels
+from scorelens.data.splits import check_split
+from scorelens.types import ScorelensError, unknown
+
+CHANNELS = {"1": 1, "grayscale": 1, "3": 3, "rgb": 3}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a source's loader is told: the options of `load_images`, checked."""
+
+    source: str  # as the user wrote it
+    place: str  # the root folder, or what follows the colon
+    split: str
+    limit: int | None
+    seed: int
+    decoding: Decoding
+    download: bool
+
+    @property
+    def path(self) -> Path:
+        return Path(self.place).expanduser()
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of the registry."""
+
+    load: Callable[[Request], ImageSet]
+    about: str
+    split: str = "train"  # loaded where the user names none
+    needs: str = ""  # "root": the folder of datasets; "path": something after the colon
+    get: str = ""  # where it comes from and how it is laid out
+
+
+def _under_root(folder: str) -> Callable[[Request], ImageSet]:
+    """A loader of the image folder ROOT/folder, whose absence is answered with the way to get it."""
+    def load(r: Request) -> ImageSet:
+        if not (r.path / folder).exists():
+            raise ScorelensError(f"{r.source}: there is no folder {r.path / folder}; get it: {SOURCES[r.source].get}")
+        return load_folder(r.source, r.path / folder, r.split, r.decoding)
+
+    return load
+
+
+SOURCES: dict[str, Source] = {
+    "digits": Source(
+        load=lambda r: load_digits(r.split), split="all",
+        about="1,797 handwritten digits, 8x8 grey", get="embedded in scikit-learn"),
+    "leaves": Source(
+        load=lambda r: load_leaves(r.split, r.limit, r.decoding.size or (32, 32), r.decoding.channels or 3, r.seed),
+        about="dead leaves, random overlapping discs: 10,000 of 32x32 colour, or any limit and resolution", split="all",
+        get="rendered from the seed"),
+    "mnist": Source(
+        load=lambda r: load_mnist(r.path, r.split, r.download), needs="root",
+        about="70,000 handwritten digits, 28x28 grey", get="ROOT/MNIST/raw/*-ubyte, or download=True"),
+    "fashion-mnist": Source(
+        load=lambda r: load_fashion_mnist(r.path, r.split, r.download), needs="root",
+        about="70,000 pieces of clothing, 28x28 grey", get="ROOT/FashionMNIST/raw/*-ubyte, or download=True"),
+    "cifar10": Source(
+        load=lambda r: load_cifar10(r.path, r.split, r.download), needs="root",
+        about="60,000 photographs of 10 classes, 32x32 colour",
+        get="ROOT/cifar10/{train,test}.npz or ROOT/cifar-10-batches-py, or download=True"),
+    "celeba-hq": Source(
+        load=_under_root("celeba-hq"), needs="root", about="30,000 faces, high quality, 1024x1024 colour or smaller",
+        get="https://github.com/tkarras/progressive_growing_of_gans (or download.sh celeba-hq-dataset of "
+            "https://github.com/clovaai/stargan-v2), images anywhere below ROOT/celeba-hq"),
+    "afhqv2": Source(
+        load=_under_root("afhqv2"), needs="root", about="15,803 faces of cats, dogs and wild animals, 512x512 colour",
+        get="download.sh afhq-v2-dataset of https://github.com/clovaai/stargan-v2, laid out as "
+            "ROOT/afhqv2/{train,test}/{cat,dog,wild}"),
+    "celeba": Source(
+        load=_under_root("celeba64"), needs="root", about="aligned faces, 64x64 colour",
+        get="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, cropped and scaled to 64x64, as ROOT/celeba64/*.jpg"),
+    "afhq-cats": Source(
+        load=_under_root("afhq-cats64"), needs="root", about="faces of cats, 64x64 colour",
+        get="download.sh afhq-dataset of https://github.com/clovaai/stargan-v2, its cats scaled to 64x64, as "
+            "ROOT/afhq-cats64/*.jpg"),
+    "folder": Source(
+        load=lambda r: load_folder(r.source, r.path, r.split, r.decoding), needs="path",
+        about="image files; subfolders are classes, train/ and test/ above them are splits", get="folder:PATH"),
+    "zip": Source(
+        load=lambda r: load_zip(r.source, r.path, r.split, r.decoding), needs="path",
+        about="image files in a zip, laid out as in a folder", get="zip:PATH"),
+    "npz": Source(
+        load=lambda r: load_npz(r.source, r.path, r.split), needs="path", split="all",
+        about="numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and perhaps labels", get="npz:PATH"),
+    "hf": Source(
+        load=lambda r: load_hub(r.source, r.place, r.split, r.decoding), needs="path",
+        about="a dataset of the Hugging Face hub (extra hf)", get="hf:NAME, downloaded when it is first used"),
+}
+
+
+def load_images(source: str, *, root: str | Path | None = None, split: str | None = None, limit: int | None = None,
+                seed: int = 0, classes: Sequence[int | str] | None = None,
+                resolution: int | Sequence[int] | None = None, channels: int | str | None = None, flips: bool = False,
+                skip_bad: bool = False, download: bool = False) -> ImageSet:
+    """Images by the name of their source, e.g. "digits", "cifar10", "folder:PATH" (all: `SOURCES`).
+
+    Args:
+        source: a name in SOURCES; folder, zip, npz and hf are followed by a colon and a path or name.
+        root: the folder of datasets, by default $SCORELENS_DATA.
+        split: "train", "test" or "all", by default the source's own.
+        limit: keep only so many images, the first of a shuffle by `seed`.
+        seed: of that shuffle; of the pictures themselves for "leaves".
+        classes: keep only these, given by label or name.
+        resolution: H = W or (H, W) to scale to, cropped at the centre where the aspect ratio differs.
+        channels: 1 or "grayscale", 3 or "rgb".
+        flips: add the mirror of each image.
+        skip_bad: go on without files that cannot be decoded; they are listed in the record.
+        download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
+    """
+    entry, place = _find(source, root)
+    decoding = Decoding(_size(resolution), _channels(channels), skip_bad)
+    _check_counts(limit, seed)
+    images = entry.load(Request(source, place, check_split(split or entry.split), limit, seed, decoding, download))
+    if classes is not None:
+        images = only_classes(images, [classes] if isinstance(classes, str) else classes)
+    if limit is not None:
+        images = _limited(images, limit, seed)
+    images = _reshaped(images, decoding)
+    return with_flips(images) if flips else images
+
+
+def _find(source: str, root: str | Path | None) -> tuple[Source, str]:
+    """The registry's entry and the place it shall look at."""
+    name, colon, path = source.partition(":")
+    if name not in SOURCES:
+        raise unknown("source", name, SOURCES)
+    entry = SOURCES[name]
+    if entry.needs == "path" and not path:
+        raise ScorelensError(f"the source {name!r} needs something after a colon: {entry.get}")
+    if entry.needs != "path" and colon:
+        raise ScorelensError(f"the source {name!r} takes nothing after a colon, got {source!r}")
+    return entry, path if entry.needs == "path" else _root(name, entry, root)
+
+
+def _root(name: str, entry: Source, root: str | Path | None) -> str:
+    root = root or os.environ.get("SCORELENS_DATA")
+    if entry.needs == "root" and not root:
+        raise ScorelensError(f"the source {name!r} needs a folder of datasets: give --root or set SCORELENS_DATA")
+    return str(root or "")
+
+
+def _size(resolution: int | Sequence[int] | None) -> tuple[int, int] | None:
+    if resolution is None:
+        return None
+    size = (resolution, resolution) if isinstance(resolution, int) else tuple(resolution)
+    if len(size) != 2 or not all(isinstance(side, int) and side >= 1 for side in size):
+        raise ScorelensError(f"resolution must be a positive number or a pair (H, W) of them, got {resolution!r}")
+    return size[0], size[1]
+
+
+def _channels(channels: int | str | None) -> int | None:
+    if channels is None:
+        return None
+    if str(channels) not in CHANNELS:
+        raise unknown("channels", str(channels), CHANNELS)
+    return CHANNELS[str(channels)]
+
+
+def _check_counts(limit: int | None, seed: int) -> None:
+    if limit is not None and limit < 1:
+        raise ScorelensError(f"limit must be at least 1, got {limit}")
+    if seed < 0:
+        raise ScorelensError(f"seed must not be negative, got {seed}")
+
+
+def _limited(images: ImageSet, limit: int, seed: int) -> ImageSet:
+    """The first `limit` of the shuffled images, so that a smaller limit is a prefix of a larger one."""
+    if limit >= len(images):
+        return replace(images, record={**images.record, "limit": limit, "seed": seed})
+    return images.subset(np.random.default_rng(seed).permutation(len(images))[:limit], limit=limit, seed=seed)
+
+
+def _reshaped(images: ImageSet, decoding: Decoding) -> ImageSet:
+    """In the size and channels asked for; sources that decode or render have done it already."""
+    if decoding.size is not None:
+        images = replace(images, pixels=resize(images.pixels, decoding.size),
+                         record={**images.record, "resolution": list(decoding.size)})
+    if decoding.channels is not None:
+        images = replace(images, pixels=to_channels(images.pixels, decoding.channels),
+                         record={**images.record, "channels": decoding.channels})
+    return images

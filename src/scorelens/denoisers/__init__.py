@@ -1,0 +1,42 @@
+"""Every closed-form denoiser, by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from scorelens.data.images import ImageSet
+from scorelens.denoisers.locality import locality
+from scorelens.denoisers.nearest import Nearest
+from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.smoothed import smoothed
+from scorelens.denoisers.wiener import wiener
+from scorelens.types import Denoiser, unknown
+
+DENOISERS: dict[str, Callable[..., Denoiser]] = {
+    "optimal": Optimal,
+    "wiener": wiener,
+    "locality": locality,
+    "nearest": Nearest,
+    "smoothed": smoothed,
+}
+
+
+def denoiser_options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of a denoiser: the parameters of its builder, after the images."""
+    if name not in DENOISERS:
+        raise unknown("denoiser", name, DENOISERS)
+    return dict(list(inspect.signature(DENOISERS[name]).parameters.items())[1:])
+
+
+def build_denoiser(name: str, images: ImageSet, **options: Any) -> Denoiser:
+    """The denoiser `name` of these images; `options` are those of its builder, and unknown ones are refused."""
+    known = denoiser_options(name)
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+    return DENOISERS[name](images, **options)
+
+
+__all__ = ["DENOISERS", "build_denoiser", "denoiser_options"]

@@ -1,0 +1,73 @@
+"""The paper's model: each output pixel has its own posterior over the training images, which looks only at the input
+pixels that the Wiener filter would use for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+from jaxtyping import Bool
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.posterior import Masks, OwnPixel, Posterior, posterior_mean
+from scorelens.posterior.engine import MEMORY
+from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
+from scorelens.types import ScorelensError, check_noisy, check_sigma, unknown
+
+MASK_MEMORY = 256 * 2**20  # bytes of masks kept for noise levels seen before
+SOFTMAXES = ("exact", "batch-mean")
+
+
+@dataclass(frozen=True)
+class Locality:
+    """x0_hat_q = sum_i softmax_i(-||M_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:optimal_denoiserbinary_ours"""
+
+    images: ImageSet
+    masks: Callable[[float], Bool[Tensor, "d d"]]  # sigma -> M, row q for output pixel q
+    softmax_batch: int | None
+    temperature: float
+    memory: int
+
+    @property
+    def converges_to_mean(self) -> bool:
+        return self.softmax_batch is None  # unequal batches count equally: their average is not the mean
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        posterior = Posterior(Masks(self.masks(sigma)), OwnPixel(), self.images)
+        return posterior_mean(posterior, z, sigma, temperature=self.temperature,
+                              softmax_batch=self.softmax_batch, memory=self.memory)
+
+
+def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
+             softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
+             mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
+             stats: GaussianStats | None = None, memory: int = MEMORY) -> Locality:
+    """The locality model of these images.
+
+    Args:
+        images: the training images.
+        threshold: tau, relative to the largest entry of the Wiener matrix's row.
+        rank: use only this many principal components for the masks.
+        energy: cut the smallest components, as long as they hold no more than this share of sum lambda^4.
+        softmax: exact, or the published code's batch-mean, which normalizes within batches and averages them.
+        softmax_batch: size of those batches.
+        mask_rule: the paper's equation, or the published code's normalization of the Wiener matrix.
+        temperature: divides the logits.
+        stats: moments to read the masks off, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    if softmax not in SOFTMAXES:
+        raise unknown("softmax", softmax, SOFTMAXES)
+    if softmax_batch < 1:
+        raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
+    moments = (stats or fit_gaussian(images)).truncated(rank, energy)
+
+    @lru_cache(maxsize=max(1, MASK_MEMORY // images.dim**2))
+    def masks(sigma: float) -> Bool[Tensor, "d d"]:
+        return locality_masks(moments, sigma, threshold, mask_rule)
+
+    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, memory)

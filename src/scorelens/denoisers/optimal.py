@@ -1,0 +1,44 @@
+"""The optimal denoiser: the posterior mean under the empirical distribution. It can only reproduce training images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.data.neighbours import nearest_images
+from scorelens.posterior import EveryPixel, Posterior, WholeImage, posterior_mean
+from scorelens.posterior.engine import MEMORY
+from scorelens.types import at_least_float32, check_noisy, check_sigma
+
+
+@dataclass(frozen=True)
+class Optimal:
+    """x0_hat = sum_i softmax_i(-||z - x_i||^2 / 2 sigma^2) x_i   # eq:optimal_denoiser
+
+    Args:
+        images: the training images.
+        neighbours: average only this many nearest images (published code: 200), an approximation; None for all.
+        temperature: divides the logits.
+        memory: workspace in bytes.
+    """
+
+    converges_to_mean: ClassVar[bool] = True
+    images: ImageSet
+    neighbours: int | None = None
+    temperature: float = 1.0
+    memory: int = MEMORY
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        if self.neighbours is None:
+            return self._mean(self.images, z, sigma)
+        near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices.cpu().numpy()
+        return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(near)])
+
+    def _mean(self, source: ImageSet, z: Tensor, sigma: float) -> Tensor:
+        posterior = Posterior(WholeImage(), EveryPixel(), source)
+        return posterior_mean(posterior, z, sigma, temperature=self.temperature, memory=self.memory)

@@ -1,0 +1,53 @@
+"""The smoothed optimal denoiser of Scarvelis et al. (2023): it interpolates between training images."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.denoisers.optimal import Optimal
+from scorelens.posterior.engine import MEMORY
+from scorelens.types import Images, ScorelensError, at_least_float32, check_noisy, check_sigma
+
+
+@dataclass(frozen=True)
+class Smoothed:
+    """x0_hat = mean_m optimal(z + s sqrt(1 + sigma^2) eps_m), the eps_m drawn once and the same for every image."""
+
+    converges_to_mean: ClassVar[bool] = True
+    images: ImageSet
+    optimal: Optimal
+    scale: float
+    draws: Images
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        wide = at_least_float32(z)
+        shifts = self.scale * math.sqrt(1 + sigma**2) * self.draws.to(wide)  # [M, C, H, W]
+        predictions = self.optimal((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
+        return predictions.unflatten(0, (len(z), len(shifts))).mean(dim=1).to(z.dtype)
+
+
+def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbours: int | None = None, seed: int = 0,
+             memory: int = MEMORY) -> Smoothed:
+    """The smoothed optimal denoiser of these images.
+
+    Args:
+        images: the training images.
+        draws: M, the number of perturbed copies that are averaged.
+        scale: s, the size of the perturbation (published: 0.1; 1 on MNIST).
+        neighbours: average only this many nearest images (published: 200), an approximation; None for all.
+        seed: of the perturbations.
+        memory: workspace in bytes.
+    """
+    if draws < 1:
+        raise ScorelensError(f"draws must be at least 1, got {draws}")
+    if scale < 0:
+        raise ScorelensError(f"scale must be at least 0, got {scale:g}")
+    eps = torch.randn((draws, *images.shape), generator=torch.Generator().manual_seed(seed))
+    return Smoothed(images, Optimal(images, neighbours, memory=memory), scale, eps)

@@ -1,0 +1,69 @@
+"""Files that are whole or absent: written under a temporary name, then renamed; and where caches live."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from scorelens.types import ScorelensError
+
+
+def cache_folder(kind: str) -> Path:
+    """$SCORELENS_CACHE, else the user's cache folder; one subfolder for each kind of thing kept there."""
+    users = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "scorelens"
+    base = Path(os.environ.get("SCORELENS_CACHE") or users).expanduser()
+    try:
+        (base / kind).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScorelensError(f"cannot use the cache folder {base}: {error.strerror}; "
+                             "set SCORELENS_CACHE to one that can be written") from error
+    return base / kind
+
+
+@contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary path beside `path`, renamed to it when the block ends well and removed when it does not.
+
+    Two processes that write the same file at once do not meet: each has its own temporary name, the last rename wins.
+    """
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+    os.close(handle)
+    try:
+        yield Path(name)
+        Path(name).chmod(0o666 & ~_umask())  # mkstemp's files are private
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def fresh_folder(path: Path) -> Iterator[Path]:
+    """A folder that appears, complete, as `path` when the block ends well; an existing one is refused at the start."""
+    path = Path(path).expanduser()
+    if path.exists():
+        raise ScorelensError(f"the output folder {path} exists; choose another with --out, or remove it")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    except OSError as error:
+        raise ScorelensError(f"cannot write to {path}: {error.strerror}; choose another folder with --out") from error
+    try:
+        yield partial
+        partial.chmod(0o777 & ~_umask())
+        if path.exists():  # someone else's run finished first
+            raise ScorelensError(f"the output folder {path} appeared during this run; choose another with --out")
+        partial.rename(path)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

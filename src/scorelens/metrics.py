@@ -1,0 +1,94 @@
+"""How close two sets of images are, and how far generated ones are from the data. One definition of each, one value
+per image unless a name says otherwise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.data.neighbours import nearest_images
+from scorelens.types import ScorelensError, at_least_float32
+
+
+def r2(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
+    """1 - sum (pred - ref)^2 / sum (ref - mean(ref))^2, the mean over all channels and pixels of an image.
+
+    The paper's score, with the network as reference. NaN where the reference is constant: nothing to explain.
+    """
+    p, r = _pair(prediction, reference)
+    spread = (r - r.mean(dim=1, keepdim=True)).square().sum(dim=1)
+    score = 1 - (p - r).square().sum(dim=1) / spread
+    return torch.where(spread > 0, score, torch.nan)
+
+
+def pearson(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
+    """Pearson correlation over the pixels of an image (Kamb & Ganguli report its median, and call it r2)."""
+    p, r = (x - x.mean(dim=1, keepdim=True) for x in _pair(prediction, reference))
+    return (p * r).sum(dim=1) / (p.square().sum(dim=1) * r.square().sum(dim=1)).sqrt()
+
+
+def mse(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
+    """Mean squared difference on [-1, 1]."""
+    p, r = _pair(prediction, reference)
+    return (p - r).square().mean(dim=1)
+
+
+@dataclass(frozen=True)
+class Novelty:
+    """Distance of each image to the nearest training image."""
+
+    index: Int[Tensor, "b"]  # of the nearest training image
+    mse: Float[Tensor, "b"]  # mean squared difference per coordinate: the paper's "L2"
+    rms: Float[Tensor, "b"]  # its square root
+    ratio: Float[Tensor, "b"]  # distance to the nearest / to the second nearest
+
+
+def novelty(images: Tensor, training: ImageSet) -> Novelty:
+    """The nearest training image of each image, exactly, and how far it is."""
+    if tuple(images.shape[1:]) != training.shape:
+        raise ScorelensError(f"images have shape {tuple(images.shape[1:])}, the training images {training.shape}")
+    found = nearest_images(at_least_float32(images), training, k=min(2, len(training)))
+    mean_squares = found.squared_distances / training.dim
+    first, second = mean_squares[:, 0], mean_squares[:, -1]
+    ratio = torch.where(second > 0, (first / second).sqrt(), 1.0)  # a duplicated training image: both at distance 0
+    return Novelty(found.indices[:, 0], first, first.sqrt(), ratio)
+
+
+def memorized(images: Tensor, training: ImageSet, threshold: float = 1 / 3) -> float:
+    """Share of images much closer to one training image than to any other: distance ratio below the threshold."""
+    return (novelty(images, training).ratio < threshold).double().mean().item()
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean and the interval that holds it with this confidence."""
+
+    mean: float
+    low: float
+    high: float
+    confidence: float = 0.95
+
+
+def bootstrap(values: Tensor, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
+    """Percentile bootstrap interval of the mean over images."""
+    data = values.detach().cpu().double().numpy()
+    if data.ndim != 1 or len(data) == 0:
+        raise ScorelensError(f"bootstrap needs one value per image, got shape {tuple(values.shape)}")
+    draws = np.random.default_rng(seed).integers(len(data), size=(resamples, len(data)))
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(data[draws].mean(axis=1), [tail, 1 - tail])
+    return Interval(float(data.mean()), float(low), float(high), confidence)
+
+
+def _pair(prediction: Tensor, reference: Tensor) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
+    """Both flattened, in float64 where the device has it."""
+    if prediction.shape != reference.shape:
+        raise ScorelensError(f"prediction and reference differ in shape: {tuple(prediction.shape)} and "
+                             f"{tuple(reference.shape)}")
+    dtype = torch.float32 if prediction.device.type == "mps" else torch.float64
+    return prediction.flatten(1).to(dtype), reference.flatten(1).to(dtype)

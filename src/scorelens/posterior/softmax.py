@@ -1,0 +1,55 @@
+"""The only softmax in the repository: online, exact, mergeable.
+
+For logits -distance * scale, scale = 1 / (2 sigma^2 T), the state of a set of images is its smallest distance, the sum
+of their weights relative to it, and the weighted sum of their values. Two states merge associatively, so chunks of a
+file, and shards on many machines, combine the same way. Distances are subtracted before they are scaled: nearby ones
+lose no digit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scorelens.posterior.slots import Chunk, Responses
+from scorelens.types import Flat
+
+
+@dataclass(frozen=True)
+class State:
+    """Partial softmax of q queries for b noisy images."""
+
+    best: Float[Tensor, "b q"]  # the smallest distance
+    total: Float[Tensor, "b q"]  # sum_i exp((best - distance_i) scale)
+    weighted: Flat  # sum_i exp((best - distance_i) scale) x_i, over the pixels each query writes
+
+    @property
+    def mean(self) -> Flat:
+        return (self.weighted / self.total).to(self.weighted.dtype)
+
+
+def chunk_state(distances: Float[Tensor, "b n q"], scale: float, responses: Responses, x: Chunk) -> State:
+    """The state of one chunk of n images; overwrites `distances`."""
+    best = distances.amin(dim=1)
+    weights = relative_weights_(distances, best, scale)
+    total = weights.sum(dim=1)
+    return State(best, total, responses.respond(weights, x))
+
+
+def relative_weights_(distances: Float[Tensor, "b n q"], best: Float[Tensor, "b q"],
+                      scale: float) -> Float[Tensor, "b n q"]:
+    """exp((best - distance) scale), in place."""
+    return distances.sub_(best[:, None]).mul_(-scale).exp_()
+
+
+def merge(a: State | None, b: State, scale: float) -> State:
+    """The state of the union of two sets of images; None is the empty one."""
+    if a is None:
+        return b
+    best = torch.minimum(a.best, b.best)
+    ca, cb = (best - a.best).mul_(scale).exp_(), (best - b.best).mul_(scale).exp_()
+    dtype = a.weighted.dtype
+    return State(best, ca * a.total + cb * b.total, ca.to(dtype) * a.weighted + cb.to(dtype) * b.weighted)

@@ -1,0 +1,56 @@
+"""Progress bars with an estimate, on anything over two seconds; silent unless a command asked for them.
+
+A command opens `bar`; whatever runs inside reports with `track` (an iteration) or `fraction` (how far the current
+step has come), and neither knows nor cares whether anyone is looking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+from tqdm import tqdm
+
+T = TypeVar("T")
+_shown: ContextVar[bool] = ContextVar("progress_shown", default=False)
+_steps: ContextVar[tqdm | None] = ContextVar("progress_steps", default=None)
+
+
+@contextmanager
+def shown() -> Iterator[None]:
+    """Show bars on stderr within this block (the command line does; the library alone stays quiet)."""
+    token = _shown.set(True)
+    try:
+        yield
+    finally:
+        _shown.reset(token)
+
+
+def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
+    """The items, with a bar once they have taken two seconds."""
+    return iter(tqdm(items, label, total, unit=unit, delay=2, leave=False, disable=not _shown.get()))
+
+
+def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
+    """Like `track` for a few long steps: what runs inside one moves the bar with `fraction`."""
+    if not _shown.get():
+        yield from items
+        return
+    with tqdm(desc=label, total=total, unit="step", delay=2, leave=False,
+              bar_format="{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]") as bar:
+        token = _steps.set(bar)
+        try:
+            for done, item in enumerate(items, start=1):
+                bar.update(done - bar.n)
+                yield item
+        finally:
+            _steps.reset(token)
+
+
+def fraction(done: float) -> None:
+    """The current step of `steps` is this far (0 to 1)."""
+    bar = _steps.get()
+    if bar is not None:
+        bar.update(int(bar.n) + min(done, 0.999) - bar.n)

@@ -1,0 +1,1 @@
+"""Pictures and tables of results. Reads what a run wrote, never runs a model."""

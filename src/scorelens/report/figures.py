@@ -1,0 +1,128 @@
+"""Figures, drawn from arrays and saved as PNG."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from jaxtyping import UInt8
+from torch import Tensor
+
+from scorelens.data.images import to_uint8
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+TILE_INCHES = 0.62  # side of one image in a labelled mosaic
+INK, MUTED = "#222222", "#777777"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row of images [K, C, H, W] in [-1, 1], with its name; an `attached` one belongs to the row above it."""
+
+    name: str
+    images: Tensor
+    attached: bool = False
+
+
+def mosaic(rows: Sequence[Row]) -> tuple[UInt8[np.ndarray, "height width 3"], list[float]]:
+    """The rows as one RGB picture, white between the images, and the height of the middle of each row."""
+    tiles = [_rgb(to_uint8(row.images)) for row in rows]
+    h, w = tiles[0].shape[1:3]
+    gap = max(1, round(0.08 * max(h, w)))
+    tops = np.cumsum([0, *(h + gap * (1 if row.attached else 3 if _paired(rows) else 1) for row in rows[1:])])
+    columns = max(len(row) for row in tiles)
+    canvas = np.full((tops[-1] + h, columns * (w + gap) - gap, 3), 255, np.uint8)
+    for top, row in zip(tops, tiles, strict=True):
+        for k, tile in enumerate(row):
+            canvas[top:top + h, k * (w + gap):k * (w + gap) + w] = tile
+    return canvas, [float(top + h / 2) for top in tops]
+
+
+def _paired(rows: Sequence[Row]) -> bool:
+    return any(row.attached for row in rows)
+
+
+def labelled_rows(rows: Sequence[Row], path: Path, *, title: str = "", columns: Sequence[str] = ()) -> None:
+    """A mosaic with a name before each row (small, where it is attached) and, if given, one above each column."""
+    picture, middles = mosaic(rows)
+    figure, axes = _canvas(picture, TILE_INCHES * max(len(row.images) for row in rows), left=1.45,
+                           top=0.1 + 0.35 * bool(title) + 0.2 * bool(columns))
+    height, width = picture.shape[:2]
+    for row, y in zip(rows, middles, strict=True):
+        axes.text(-0.02 * width, y, row.name, ha="right", va="center", fontsize=7 if row.attached else 10,
+                  color=MUTED if row.attached else INK)
+    for k, name in enumerate(columns):
+        axes.text((k + 0.5) / len(columns) * width, -0.01 * height, name, ha="center", va="bottom", fontsize=7,
+                  color=MUTED)
+    if title:
+        figure.text(0.1 / figure.get_figwidth(), 1 - 0.1 / figure.get_figheight(), title, ha="left", va="top",
+                    fontsize=10.5, color=INK)
+    figure.savefig(path, dpi=160)
+
+
+def image_grid(images: Tensor, path: Path, *, title: str = "") -> None:
+    """Images in a grid as square as possible."""
+    columns = math.ceil(math.sqrt(len(images)))
+    rows = [Row("", images[start:start + columns]) for start in range(0, len(images), columns)]
+    figure, _ = _canvas(mosaic(rows)[0], max(0.9 * columns, 3.0), left=0.1, top=0.4 if title else 0.1)
+    if title:
+        figure.text(0.5, 0.985, title, ha="center", va="top", fontsize=9, color=INK)
+    figure.savefig(path, dpi=160)
+
+
+def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) -> None:
+    """The mean image, the eigenvalues of the covariance, and the share of variance that the first k components hold."""
+    from matplotlib.figure import Figure
+
+    values = np.asarray(eigenvalues)
+    values = values[values > values[0] * 1e-12] if values[0] > 0 else values[:1]
+    k = np.arange(1, len(values) + 1)
+    figure = Figure(figsize=(9.5, 2.9), layout="constrained")
+    picture, decay, share = figure.subplots(1, 3, width_ratios=[1, 1.4, 1.4])
+    picture.imshow(mosaic([Row("", mean[None])])[0], interpolation="nearest")
+    picture.set_axis_off()
+    picture.set_title("mean image", fontsize=10, color=INK)
+    decay.loglog(k, values, color="#1f6fb4", lw=1.6)
+    decay.set(xlabel="component k", title="variance λ² of component k")
+    share.semilogx(k, 100 * np.cumsum(values) / max(values.sum(), 1e-300), color="#c8502d", lw=1.6)
+    share.set(xlabel="first k components", title="share of the variance, %", ylim=(0, 104))
+    for axes in (decay, share):
+        _quiet(axes)
+    figure.suptitle(name, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.savefig(path, dpi=160)
+
+
+def _canvas(picture: np.ndarray, width: float, left: float, top: float) -> tuple[Figure, Axes]:
+    """A figure that shows the picture `width` inches wide, with room at its left and top for words."""
+    from matplotlib.figure import Figure
+
+    height = width * picture.shape[0] / picture.shape[1]
+    size = (width + left + 0.1, height + top + 0.1)
+    figure = Figure(figsize=size)
+    axes = figure.add_axes((left / size[0], 0.1 / size[1], width / size[0], height / size[1]))
+    axes.imshow(picture, interpolation="nearest", aspect="auto")
+    axes.set_axis_off()
+    return figure, axes
+
+
+def _quiet(axes: Axes) -> None:
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(True, which="major", color="#e6e6e6", lw=0.6)
+    axes.tick_params(labelsize=8)
+    axes.title.set_fontsize(10)
+
+
+def _rgb(images: UInt8[np.ndarray, "k c h w"]) -> UInt8[np.ndarray, "k h w 3"]:
+    """Any number of channels as colours: one is grey, three or more show their first three, two lack blue."""
+    if images.shape[1] == 1:
+        images = images.repeat(3, axis=1)
+    elif images.shape[1] == 2:
+        images = np.concatenate([images, np.zeros_like(images[:, :1])], axis=1)
+    return images[:, :3].transpose(0, 2, 3, 1)

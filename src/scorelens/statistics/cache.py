@@ -1,0 +1,30 @@
+"""Anything fitted, stored by what it was fitted to: never served for other data, never seen half-written."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Callable, Sequence
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from scorelens.files import atomic_file, cache_folder
+
+FORMAT = 1  # raise when the meaning of what is stored changes
+
+
+def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The tensors that `fit` returns, read back if they were stored under this key (a content hash and parameters)."""
+    name = hashlib.sha256(repr((FORMAT, kind, list(key))).encode()).hexdigest()[:32]
+    path = cache_folder(kind) / f"{name}.safetensors"
+    if path.exists():
+        try:
+            return load_file(path)
+        except (SafetensorError, OSError) as error:
+            warnings.warn(f"the cached file {path} cannot be read ({error}); fitting again", stacklevel=2)
+    tensors = fit()
+    with atomic_file(path) as temporary:
+        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+    return tensors

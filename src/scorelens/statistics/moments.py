@@ -1,0 +1,90 @@
+"""Mean and covariance of the data, exactly, in one pass; their eigendecomposition; and what follows from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scorelens import progress
+from scorelens.data.images import ImageSet
+from scorelens.statistics.cache import cached
+from scorelens.types import ScorelensError
+
+# Pixels minus 128 are integers below 2^7 in size, their products below 2^14: a float32 matrix product over 2^10 images
+# sums integers below 2^24, each of which float32 holds exactly, so single-precision speed costs no digit.
+EXACT_ROWS = 1024
+CENTRE, SCALE = 128, 127.5
+TILE = 512  # side of a block of the covariance; only blocks on and above the diagonal are computed
+
+
+@dataclass(frozen=True)
+class GaussianStats:
+    """mu and Sigma = U diag(lambda^2) U^T (divided by N - 1) of N images flattened to D coordinates; float64."""
+
+    mean: Float[Tensor, "d"]
+    eigenvalues: Float[Tensor, "d"]  # the variances lambda^2, largest first
+    eigenvectors: Float[Tensor, "d d"]  # column k belongs to eigenvalue k
+    count: int
+
+    def truncated(self, rank: int | None = None, energy: float = 0.0) -> GaussianStats:
+        """Only the `rank` largest components, or those left when the share `energy` of sum lambda^4 is cut away.
+
+        The energy cut-off is that of the paper's ablation (tab:energy-cutoff-ablation), a share of the squared
+        singular values of the covariance: the smallest components are zeroed as long as they hold no more than it.
+        """
+        if rank is not None and not 0 <= rank <= len(self.eigenvalues):
+            raise ScorelensError(f"rank must be between 0 and D = {len(self.eigenvalues)}, got {rank}")
+        if not 0 <= energy < 1:
+            raise ScorelensError(f"energy must be a share in [0, 1), got {energy:g}")
+        kept = len(self.eigenvalues) if rank is None else rank
+        if energy > 0:
+            squares = self.eigenvalues.square()
+            tails = squares.flip(0).cumsum(0).flip(0)  # what is lost by cutting from component k on
+            kept = min(kept, int((tails > energy * squares.sum()).sum()))
+        keep = torch.arange(len(self.eigenvalues)) < kept
+        return replace(self, eigenvalues=self.eigenvalues * keep)
+
+
+def fit_gaussian(images: ImageSet, *, cache: bool = True) -> GaussianStats:
+    """Mean, variances and principal components of the images; kept in the cache under a hash of their content."""
+    if len(images) < 2:
+        raise ScorelensError(f"{images.name}: statistics need at least 2 images, got {len(images)}")
+    if not cache:
+        return _fit(images)
+    tensors = cached("gaussian", [images.fingerprint], lambda: _tensors(_fit(images)))
+    return GaussianStats(tensors["mean"], tensors["eigenvalues"], tensors["eigenvectors"], len(images))
+
+
+def _tensors(stats: GaussianStats) -> dict[str, Tensor]:
+    return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors}
+
+
+def _fit(images: ImageSet) -> GaussianStats:
+    total, second = _raw_moments(images)
+    n = len(images)
+    mean = total / n
+    second.sub_(torch.outer(total, mean)).div_((n - 1) * SCALE**2)  # [D, D], now the covariance of images in [-1, 1]
+    eigenvalues, eigenvectors = torch.linalg.eigh(second)  # ascending
+    eigenvalues = eigenvalues.flip(0).clamp_(min=0)
+    eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions: the rest is round-off
+    return GaussianStats((mean + (CENTRE - SCALE)) / SCALE, eigenvalues, eigenvectors.flip(1).contiguous(), n)
+
+
+def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
+    """Sum and second moment of the integers v = pixel - 128, without rounding: sum_i v_i, sum_i v_i v_i^T."""
+    d = images.dim
+    total, second = torch.zeros(d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
+    blocks = [slice(start, min(start + TILE, d)) for start in range(0, d, TILE)]
+    buffer, product = torch.empty(min(EXACT_ROWS, len(images)), d), torch.empty(TILE**2)
+    for start in progress.track(range(0, len(images), EXACT_ROWS), "covariance", unit="chunk"):
+        raw = torch.from_numpy(images.pixels[start:start + EXACT_ROWS].reshape(-1, d).copy())
+        v = buffer[:len(raw)].copy_(raw).sub_(CENTRE)  # [n, D]
+        total += v.sum(0, dtype=torch.float64)
+        for i, rows in enumerate(blocks):
+            for columns in blocks[i:]:
+                block = second[rows, columns]
+                block += torch.mm(v[:, rows].T, v[:, columns], out=product[:block.numel()].view(block.shape))
+    return total, second.triu_().add_(second.triu(1).T)

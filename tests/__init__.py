@@ -1,0 +1,1 @@
+from tests import typechecked as typechecked  # named by pytest's --jaxtyping-packages

@@ -1,0 +1,77 @@
+import pytest
+import torch
+
+import scorelens
+from scorelens import progress
+from scorelens.posterior import EveryPixel, Masks, OwnPixel, Posterior, WholeImage, posterior_mean
+from scorelens.posterior.engine import _Run
+from scorelens.posterior.plans import DenseMasks, FullImage, choose_plan
+from tests.ground_truth.cases import image_set
+
+
+def test_plans_follow_the_queries():
+    z = torch.zeros(1, 20)
+    assert isinstance(choose_plan(WholeImage(), z), FullImage)
+    assert isinstance(choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool)), z), DenseMasks)
+
+
+@pytest.mark.parametrize("memory", [1, 10_000, 10**9])
+def test_workspace_stays_within_the_budget(memory):
+    """Chunk and pairs of a step fit the budget, unless a single pair does not."""
+    images = image_set("smooth", 500)
+    z = torch.zeros(6, 20)
+    plan = DenseMasks(torch.ones(20, 20))
+    run = _Run(Posterior(WholeImage(), OwnPixel(), images), plan, 1.0, len(images), memory)
+    rows = len(run.buffer(z[:1]))
+    largest = max(len(z[batch]) for batch in run.batches(z))
+    assert 1 <= rows <= 500
+    assert rows == 1 or rows * (images.dim * 4 + plan.pair_bytes(4)) <= memory
+    assert largest == 1 or largest * plan.pair_bytes(4) <= memory
+
+
+def test_masks_of_one_pixel_compare_that_pixel_alone():
+    """With identity masks each output pixel is its own one-dimensional posterior mean."""
+    images = image_set("random", 50)
+    x, sigma = images[:].flatten(1).double(), 0.3
+    z = torch.rand(2, 1, 4, 5, dtype=torch.float64)
+    posterior = Posterior(Masks(torch.eye(20, dtype=torch.bool)), OwnPixel(), images)
+    weights = torch.softmax(-(z.flatten(1)[:, None] - x).square() / (2 * sigma**2), dim=1)
+    torch.testing.assert_close(posterior_mean(posterior, z, sigma).flatten(1), (weights * x).sum(1), rtol=0, atol=1e-6)
+
+
+def test_two_images_a_grey_level_apart_are_told_apart_at_the_smallest_sigma():
+    """In float32, at D = 3072: the weights of two near-duplicates against the closed form in float64."""
+    rng = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 255, (2, 3, 32, 32), generator=rng, dtype=torch.uint8)
+    pixels[1] = pixels[0]
+    pixels[1, 0, :4, :4] += 1
+    images = scorelens.ImageSet(pixels.numpy(), "twins")
+    sigma = 0.01
+    # the rest of z is far away from both, so that their distances agree in all but the last digits
+    z = images[:1] + 0.5 * scorelens.seeded_noise(images.shape, [1])
+    z[0, 0, :4, :4] = images[0][0, :4, :4] + 1 / 255
+    x = (pixels.double() / 127.5 - 1).flatten(1)
+    gap = ((z.double().flatten(1) - x) ** 2).sum(1)
+    weight = torch.sigmoid((gap[0] - gap[1]) / (2 * sigma**2)).item()
+    assert 0.01 < weight < 0.99
+    mean = posterior_mean(Posterior(WholeImage(), EveryPixel(), images), z, sigma)[0].flatten().double()
+    changed = (x[1] - x[0]) > 0
+    got = ((mean - x[0]) / (x[1] - x[0]).where(changed, 1.0))[changed]
+    torch.testing.assert_close(got, torch.full_like(got, weight), rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": -1.0}, {"softmax_batch": 0}])
+def test_impossible_options_are_refused(options):
+    posterior = Posterior(WholeImage(), EveryPixel(), image_set("random", 5))
+    with pytest.raises(scorelens.ScorelensError, match=next(iter(options))):
+        posterior_mean(posterior, torch.zeros(1, 1, 4, 5), 1.0, **options)
+
+
+def test_progress_moves_within_a_step(monkeypatch):
+    seen = []
+    monkeypatch.setattr(progress, "fraction", seen.append)
+    images = image_set("random", 50)
+    scorelens.build_denoiser("optimal", images, memory=2000)(images[:1], 0.5)
+    assert seen == sorted(seen)
+    assert len(seen) > 3
+    assert seen[-1] == 1

@@ -1,0 +1,59 @@
+import numpy as np
+import pytest
+import torch
+
+import scorelens
+from scorelens.data.images import ImageSet
+from scorelens.statistics import locality_masks, wiener_matrix
+from tests.ground_truth import brute_force
+from tests.ground_truth.cases import image_set
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.5, 60.0])
+def test_wiener_matrix_is_covariance_over_covariance_plus_noise(sigma):
+    images = image_set("smooth", 60)
+    expected = brute_force.wiener_matrix(brute_force.floats(images.pixels), sigma)
+    got = wiener_matrix(scorelens.fit_gaussian(images), sigma).numpy()
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("rule", ["paper", "published"])
+@pytest.mark.parametrize("threshold", [0.0, 0.005, 0.05, 0.5, 1.0])
+def test_masks_equal_brute_force(rule, threshold):
+    images = image_set("smooth", 60)
+    for sigma in (0.05, 0.5, 5.0):
+        expected = getattr(brute_force, f"{rule}_masks")(brute_force.floats(images.pixels), sigma, threshold)
+        got = locality_masks(scorelens.fit_gaussian(images), sigma, threshold, rule)
+        if threshold < 1:  # at 1 only the largest entry is left, a tie with itself up to round-off
+            np.testing.assert_array_equal(got.numpy(), expected)
+        assert rule == "published" or got.any(dim=1).all()
+
+
+def test_masks_shrink_to_the_pixel_as_the_noise_vanishes():
+    masks = locality_masks(scorelens.fit_gaussian(image_set("smooth", 60)), 1e-6, 0.02)
+    assert torch.equal(masks, torch.eye(20, dtype=torch.bool))
+
+
+def test_a_pixel_that_never_varies_gets_no_mask_of_round_off():
+    pixels = image_set("smooth", 60).pixels.copy()
+    pixels[:, 0, 0, 0] = 37
+    masks = locality_masks(scorelens.fit_gaussian(ImageSet(pixels, "constant corner")), 0.3, 0.02)
+    assert masks[0].all()
+    assert not masks[7].all()
+
+
+def test_published_masks_can_be_empty():
+    """The threshold is relative to the whole matrix, so a pixel with small entries loses even itself."""
+    rng = np.random.default_rng(0)
+    strong = rng.integers(0, 256, (200, 1))
+    weak = 128 + (strong - 128) // 12
+    pixels = np.concatenate([strong, weak], axis=1).astype(np.uint8).reshape(200, 1, 1, 2)
+    masks = locality_masks(scorelens.fit_gaussian(ImageSet(pixels, "pair")), 0.3, 0.5, "published")
+    assert masks.tolist() == [[False, True], [False, False]]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [((0.3, -0.1), "threshold"), ((0.3, 1.1), "threshold"),
+                                                    ((0.3, 0.1, "papers"), "did you mean 'paper'")])
+def test_impossible_masks_are_refused(arguments, message):
+    with pytest.raises(scorelens.ScorelensError, match=message):
+        locality_masks(scorelens.fit_gaussian(image_set("smooth", 60)), *arguments)

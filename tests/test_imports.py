@@ -1,0 +1,50 @@
+"""The direction of imports: a module may use only what stands before it in the architecture."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
+BASE = {"types", "progress", "files"}  # what everyone may use
+MAY_IMPORT = {
+    "types": set(),
+    "progress": set(),
+    "files": {"types"},
+    "noise": BASE,
+    "data": BASE,
+    "statistics": BASE | {"data"},
+    "posterior": BASE | {"data", "statistics"},
+    "denoisers": BASE | {"data", "statistics", "posterior"},
+    "sampling": BASE | {"noise"},
+    "metrics": BASE | {"data"},
+    "checks": BASE | {"noise", "data"},
+    "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "sampling", "metrics", "checks"},
+    "report": BASE | {"data", "benchmark"},
+}
+EVERYTHING = {*MAY_IMPORT, "commands"}
+MAY_IMPORT |= {"commands": EVERYTHING, "cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}
+
+
+def imported(path):
+    """The top-level parts of scorelens that a file imports, at any depth of its code."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "scorelens":
+            parts = node.module.split(".")
+            yield from ([parts[1]] if len(parts) > 1 else [alias.name for alias in node.names])
+        elif isinstance(node, ast.Import):
+            yield from (alias.name.split(".")[1] for alias in node.names if alias.name.startswith("scorelens."))
+
+
+@pytest.mark.parametrize("path", sorted(SOURCE.rglob("*.py")), ids=lambda p: str(p.relative_to(SOURCE)))
+def test_imports_point_downwards(path):
+    part = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+    assert part in MAY_IMPORT, f"{part} has no place in the architecture yet: add it to MAY_IMPORT"
+    assert set(imported(path)) <= MAY_IMPORT[part] | {part}
+
+
+def test_only_noise_knows_timesteps():
+    """DDPM's alphas and betas appear nowhere but in noise.py."""
+    for path in SOURCE.rglob("*.py"):
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        assert path.name == "noise.py" or not {"alphas", "betas", "timesteps"} & names, path

@@ -1,0 +1,69 @@
+"""Every command and every line of Python in the README runs."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from scorelens.cli import COMMANDS, main
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+
+
+def shown_commands():
+    return [line for block in blocks("bash") for line in block.splitlines() if line.startswith("scorelens ")]
+
+
+@pytest.mark.parametrize("command", shown_commands())
+def test_readme_commands_run(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)[1:]) == 0
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_examples_of_the_help_run(name, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*name.split(), "--help"]) == 0
+    assert COMMANDS[name].example in capsys.readouterr().out
+    assert main(shlex.split(COMMANDS[name].example)[1:]) == 0
+
+
+def test_readme_python_runs(tmp_path):
+    (code,) = blocks("python")
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "torch.Size([8, 1, 8, 8])" in done.stdout
+
+
+def test_make_targets_of_the_readme_exist():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    for line in (line for block in blocks("bash") for line in block.splitlines() if line.startswith("make ")):
+        assert line.split()[1] in targets
+
+
+def test_links_point_to_files():
+    for text in (README, (ROOT / "docs" / "equations.md").read_text()):
+        for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
+            assert (ROOT / link).exists(), link
+
+
+def test_equations_name_code_and_tests_that_exist():
+    for cells in re.findall(r"^\| .*", (ROOT / "docs" / "equations.md").read_text(), re.MULTILINE)[2:]:
+        code, test = [cell.strip() for cell in cells.strip("| ").split(" | ")][-2:]
+        for name in re.findall(r"`([^`]+)`", test):
+            path, _, function = name.partition("::")
+            assert function in (ROOT / "tests" / path).read_text(), name
+        for name in re.findall(r"`([\w/.]+)", code):
+            word = name.removesuffix(".py").rstrip("/").split("/")[-1].split(".")[-1]
+            sources = [p for p in (ROOT / "src").rglob("*.py") if p.stem == word or p.parent.name == word
+                       or re.search(rf"(def|class) {word}\b", p.read_text())]
+            assert sources, name
