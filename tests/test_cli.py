@@ -145,7 +145,8 @@ def test_sample_writes_images_trajectory_pictures_and_record(tmp_path):
     torch.testing.assert_close(torch.from_numpy(trajectory["z"][0]), noise * (1 + trajectory["sigmas"][0] ** 2) ** 0.5)
     images = np.load(out / "images.npz")
     assert images["images"].shape == (3, 8, 8, 1)
-    np.testing.assert_array_equal(np.asarray(Image.open(out / "images" / "00001.png")), images["images"][1, :, :, 0])
+    with Image.open(out / "images" / "00001.png") as picture:
+        np.testing.assert_array_equal(np.asarray(picture), images["images"][1, :, :, 0])
     np.testing.assert_array_equal(to_uint8(torch.from_numpy(images["floats"]))[:, 0], images["images"][..., 0])
 
 
@@ -184,10 +185,12 @@ def test_data_info_tells_and_draws(capsys, tmp_path):
     assert "120" in text
     assert "3 x 6 x 8" in text
     assert "first 100" in text
-    assert Image.open(tmp_path / "out" / "spectrum.png").size[0] > 1000
+    with Image.open(tmp_path / "out" / "spectrum.png") as picture:
+        assert picture.size[0] > 1000
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert len(record["eigenvalues"]) == 144
-    assert record["energy_shares"]["100"] == pytest.approx(sum(record["eigenvalues"][:100]) / sum(record["eigenvalues"]))
+    values = record["eigenvalues"]
+    assert len(values) == 144
+    assert record["energy_shares"]["100"] == pytest.approx(sum(values[:100]) / sum(values))
 
 
 def test_help_version_and_overview(capsys):

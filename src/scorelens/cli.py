@@ -213,8 +213,9 @@ def _members(hint: Any) -> list[Any]:
 
 
 def _list_item(hint: Any) -> Any:
-    return next((get_args(m)[0] for m in _members(hint) if get_origin(m) is not None
-                 and get_origin(m) not in (tuple, Literal)), None)
+    """The type of the items, where a value is a list and nothing else."""
+    (member, *others) = _members(hint)
+    return get_args(member)[0] if get_origin(member) not in (None, Literal) and not others else None
 
 
 def _metavar(hint: Any, name: str) -> str:
@@ -228,7 +229,7 @@ def _convert(text: str, hint: Any) -> Any:
         if get_origin(member) is Literal:
             if text in map(str, get_args(member)):
                 return next(choice for choice in get_args(member) if str(choice) == text)
-        elif get_origin(member) is tuple:
+        elif get_origin(member) is not None:  # a sequence beside a plain number: a size
             if re.fullmatch(r"\d+x\d+", text):
                 return tuple(int(part) for part in text.split("x"))
         else:
@@ -242,7 +243,7 @@ def _convert(text: str, hint: Any) -> Any:
 def _expected(hint: Any) -> str:
     names = {int: "a whole number", float: "a number", str: "text"}
     parts = [f"one of {', '.join(map(str, get_args(m)))}" if get_origin(m) is Literal
-             else "HEIGHTxWIDTH" if get_origin(m) is tuple else names.get(m, str(m)) for m in _members(hint)]
+             else "HEIGHTxWIDTH" if get_origin(m) else names.get(m, str(m)) for m in _members(hint)]
     return " or ".join(parts)
 
 

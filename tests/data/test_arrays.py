@@ -52,7 +52,7 @@ def test_npz_has_a_seeded_split(tmp_path: Path) -> None:
     ({"images": COLOURS / 255}, r"'images' must be uint8 \[N,H,W\] or \[N,H,W,C\], got float64 \[30, 4, 6, 3\]"),
     ({"images": COLOURS[0, 0]}, r"got uint8 \[6, 3\]"),
     ({"images": COLOURS[:0]}, "no images"),
-    ({"images": COLOURS.transpose(0, 3, 1, 2)}, r"\[30, 3, 4, 6\] looks like \[N,C,H,W\]"),
+    ({"images": np.zeros((30, 3, 8, 8), np.uint8)}, r"\[30, 3, 8, 8\] looks like \[N,C,H,W\]"),
     ({"images": COLOURS, "labels": np.zeros(30)}, r"'labels' must be integers \[N\], got float64 \[30\]"),
     ({"images": COLOURS, "labels": np.zeros((30, 1), int)}, r"got int64 \[30, 1\]"),
     ({"images": COLOURS, "labels": np.zeros(29, int)}, "30 images but labels of shape"),

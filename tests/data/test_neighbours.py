@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-import torch
 
 import scorelens
 from scorelens.data.images import ImageSet

@@ -66,7 +66,7 @@ def _checked_images(source: str, images: np.ndarray) -> UInt8[np.ndarray, "n c h
                              f"got {images.dtype} {list(images.shape)}")
     if images.ndim == 3:
         return images[:, None]
-    if images.shape[1] in (1, 3) and images.shape[3] > 4:
+    if images.shape[1] in (1, 3) and images.shape[3] >= 8:
         raise ScorelensError(f"{source}: 'images' must be [N,H,W,C], but {list(images.shape)} looks like [N,C,H,W]")
     return channels_first(images)
 

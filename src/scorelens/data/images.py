@@ -94,7 +94,7 @@ class ImageSet:
 
 def _to_floats(pixels: np.ndarray, out: Tensor) -> Tensor:
     raw = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
-    return out.copy_(raw).sub_(127.5).div_(127.5)  # one rounding: u - 127.5 is exact
+    return out.copy_(raw.to(out.device)).sub_(127.5).div_(127.5)  # bytes travel, then one rounding: u - 127.5 is exact
 
 
 def to_uint8(x: Tensor) -> np.ndarray:

@@ -123,7 +123,7 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         limit: keep only so many images, the first of a shuffle by `seed`.
         seed: of that shuffle; of the pictures themselves for "leaves".
         classes: keep only these, given by label or name.
-        resolution: H = W or (H, W) to scale to, cropped at the centre where the aspect ratio differs.
+        resolution: side, or (H, W) (--resolution 48x64), to scale to; cropped at the centre where that is needed.
         channels: 1 or "grayscale", 3 or "rgb".
         flips: add the mirror of each image.
         skip_bad: go on without files that cannot be decoded; they are listed in the record.

@@ -28,7 +28,7 @@ class Wiener:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
         rank = int((self.stats.eigenvalues > 0).sum())
         parts = (self.stats.mean, self.stats.eigenvectors[:, :rank], shrinkage(self.stats, sigma)[:rank])
-        mu, u, gain = (part.to(device=z.device, dtype=wide_dtype(z)) for part in parts)
+        mu, u, gain = (part.to(wide_dtype(z)).to(z.device) for part in parts)  # in this order: mps has no float64
         centred = z.flatten(1).to(mu.dtype) - mu  # [B, D]
         return (mu + ((centred @ u) * gain) @ u.T).to(z.dtype).view(z.shape)
 
