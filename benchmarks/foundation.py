@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -109,8 +110,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as cache:
         os.environ["SCORELENS_CACHE"] = cache
         for measure in MEASUREMENTS:
-            with multiprocessing.get_context("spawn").Pool(1) as process:
-                row = process.apply(measure)
+            with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+                row = process.submit(measure).result()
             row |= {"measurement": measure.__name__, "data": data.describe(), "environment": environment()}
             rows.append(row)
             print(f"{row['what']}: {row['ratio']:.2f}", file=sys.stderr)

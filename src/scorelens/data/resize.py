@@ -38,7 +38,7 @@ def to_channels(pixels: UInt8[np.ndarray, "n c h w"], channels: int) -> UInt8[np
 def _resize_chunk(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     (h, w), (height, width) = pixels.shape[2:], size
     scale = max(height / h, width / w)
-    covering = (max(height, round(h * scale)), max(width, round(w * scale)))
+    covering = (round(h * scale), round(w * scale))
     x = torch.from_numpy(pixels.astype(np.float32))
     x = interpolate(x, size=covering, mode="bicubic", antialias=True)         # [n, c, >= height, >= width]
     top, left = (covering[0] - height) // 2, (covering[1] - width) // 2

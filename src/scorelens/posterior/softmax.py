@@ -8,6 +8,7 @@ lose no digit.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from scorelens.posterior.slots import Chunk, Responses
 from scorelens.types import Flat
+
+LOG2_E = math.log2(math.e)
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ def chunk_state(distances: Float[Tensor, "b n q"], scale: float, responses: Resp
 
 def relative_weights_(distances: Float[Tensor, "b n q"], best: Float[Tensor, "b q"],
                       scale: float) -> Float[Tensor, "b n q"]:
-    """exp((best - distance) scale), in place."""
-    return distances.sub_(best[:, None]).mul_(-scale).exp_()
+    """exp((best - distance) scale), in place; as a power of 2, which costs a fraction of exp where weights vanish."""
+    return distances.sub_(best[:, None]).mul_(-scale * LOG2_E).exp2_()
 
 
 def merge(a: State | None, b: State, scale: float) -> State:
