@@ -14,6 +14,7 @@ def variants():
     yield from OPTIONS.items()
     yield "locality", {"softmax": "batch-mean", "softmax_batch": 7}
     yield "locality", {"temperature": 2.0, "memory": 4000}
+    yield from (("locality", {"threshold": 0.1, "plan": plan}) for plan in ("dense", "sparse", "differences"))
     yield "optimal", {"neighbours": 6}
     yield "optimal", {"memory": 2000, "temperature": 0.5}
 
@@ -69,7 +70,7 @@ def test_what_is_kept_for_the_backward_pass_does_not_grow_with_the_data(name):
         node = out.grad_fn
         while not hasattr(node, "states"):
             node = node.next_functions[0][0]
-        held = sum(t.numel() for state in node.states for t in vars(state).values())
+        held = sum(t.numel() for group in node.states for state in group for t in vars(state).values())
         return sum(saved) + held
 
     assert saved_elements(30) == saved_elements(300)

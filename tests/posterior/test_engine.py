@@ -4,29 +4,22 @@ import torch
 import scorelens
 from scorelens import progress
 from scorelens.posterior import EveryPixel, Masks, OwnPixel, Posterior, WholeImage, posterior_mean
+from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.engine import _Run
-from scorelens.posterior.plans import DenseMasks, FullImage, choose_plan
 from tests.ground_truth.cases import image_set
 
 
-def test_plans_follow_the_queries():
-    z = torch.zeros(1, 20)
-    assert isinstance(choose_plan(WholeImage(), z), FullImage)
-    assert isinstance(choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool)), z), DenseMasks)
-
-
 @pytest.mark.parametrize("memory", [1, 10_000, 10**9])
-def test_workspace_stays_within_the_budget(memory):
-    """Chunk and pairs of a step fit the budget, unless a single pair does not."""
+@pytest.mark.parametrize("plan", ["dense", "sparse", "differences"])
+def test_workspace_stays_within_the_budget(memory, plan):
+    """A chunk and what is computed from it fit the budget, unless a single image does not."""
     images = image_set("smooth", 500)
     z = torch.zeros(6, 20)
-    plan = DenseMasks(torch.ones(20, 20))
-    run = _Run(Posterior(WholeImage(), OwnPixel(), images), plan, 1.0, len(images), memory)
-    rows = len(run.buffer(z[:1]))
-    largest = max(len(z[batch]) for batch in run.batches(z))
-    assert 1 <= rows <= 500
-    assert rows == 1 or rows * (images.dim * 4 + plan.pair_bytes(4)) <= memory
-    assert largest == 1 or largest * plan.pair_bytes(4) <= memory
+    chosen = choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool), images.shape), z, 1.0, plan).plan
+    run = _Run(Posterior(WholeImage(), OwnPixel(), images), chosen, 1.0, len(images), memory)
+    sizes = [x.shape[1] for x in run.chunks(z, range(500))]
+    assert sum(sizes) == 500
+    assert max(sizes) == 1 or max(sizes) * 4 * images.dim * 4 <= memory
 
 
 def test_masks_of_one_pixel_compare_that_pixel_alone():

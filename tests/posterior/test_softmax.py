@@ -11,8 +11,8 @@ from scorelens.posterior.softmax import chunk_state, merge
 def pieces(seed, n, spread, own):
     g = torch.Generator().manual_seed(seed)
     d = 4
-    x = torch.randn(n, d, generator=g, dtype=torch.float64)
-    distances = spread * torch.rand(2, n, d if own else 1, generator=g, dtype=torch.float64)
+    x = torch.randn(d, n, generator=g, dtype=torch.float64)
+    distances = spread * torch.rand(2, d if own else 1, n, generator=g, dtype=torch.float64)
     return x, distances, OwnPixel() if own else EveryPixel()
 
 
@@ -24,14 +24,14 @@ def test_states_merge_associatively_into_the_plain_softmax(seed, n, spread, own,
     scale = 0.7
     first, second = sorted(max(1, min(n - 1, int(cut * n))) for cut in cuts)
     spans = [s for s in (slice(0, first), slice(first, second), slice(second, n)) if s.stop > s.start]
-    states = [chunk_state(distances[:, s].clone(), scale, responses, x[s]) for s in spans]
+    states = [chunk_state(distances[:, :, s].clone(), scale, responses, x[:, s]) for s in spans]
     left, right = None, None
     for state in states:
         left = merge(left, state, scale)
     for state in reversed(states):
         right = merge(right, state, scale)
-    weights = torch.softmax(-distances * scale, dim=1)
-    expected = (weights * x).sum(1) if own else weights[:, :, 0] @ x
+    weights = torch.softmax(-distances * scale, dim=2)
+    expected = (weights * x).sum(2) if own else weights[:, 0] @ x.T
     torch.testing.assert_close(left.mean, expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(right.mean, expected, rtol=1e-12, atol=1e-12)
 

@@ -34,12 +34,35 @@ def test_masks_shrink_to_the_pixel_as_the_noise_vanishes():
     assert torch.equal(masks, torch.eye(20, dtype=torch.bool))
 
 
-def test_a_pixel_that_never_varies_gets_no_mask_of_round_off():
+def test_a_pixel_that_never_varies_has_the_mask_of_the_one_before_it():
+    """Its row of the matrix is round-off, and any mask is right: neighbours stay alike."""
     pixels = image_set("smooth", 60).pixels.copy()
-    pixels[:, 0, 0, 0] = 37
+    pixels[:, 0, 0, 0] = pixels[:, 0, 1, 2] = pixels[:, 0, 1, 3] = 37
     masks = locality_masks(scorelens.fit_gaussian(ImageSet(pixels, "constant corner")), 0.3, 0.02)
-    assert masks[0].all()
-    assert not masks[7].all()
+    assert torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[7], masks[6])
+    assert torch.equal(masks[8], masks[6])
+    assert not masks[9].all()
+
+
+def test_rounding_near_the_threshold_is_decided_in_float64(monkeypatch):
+    """The threshold is set exactly on an entry: the mask must have it, and must lose it a hair above."""
+    images = image_set("smooth", 60)
+    stats = scorelens.fit_gaussian(images)
+    w = wiener_matrix(stats, 0.5).abs()
+    for q, k in [(3, 4), (7, 12), (19, 1)]:
+        ratio = (w[q, k] / w[q].max()).item()
+        assert locality_masks(stats, 0.5, ratio * (1 - 1e-12))[q, k]
+        assert not locality_masks(stats, 0.5, ratio * (1 + 1e-12))[q, k]
+
+
+def test_masks_do_not_depend_on_the_rows_held_at_a_time(monkeypatch):
+    stats = scorelens.fit_gaussian(image_set("smooth", 60))
+    whole = [locality_masks(stats, 0.5, 0.1, rule) for rule in ("paper", "published")]
+    monkeypatch.setattr("scorelens.statistics.masks.ROWS", 3)
+    monkeypatch.setattr("scorelens.statistics.masks.PAIR_ELEMENTS", 40)
+    for rule, expected in zip(("paper", "published"), whole, strict=True):
+        assert torch.equal(locality_masks(stats, 0.5, 0.1, rule), expected)
 
 
 def test_published_masks_can_be_empty():

@@ -69,16 +69,23 @@ class ImageSet:
         for start in range(0, len(self), size):
             stop = min(start + size, len(self))
             out = torch.empty((stop - start, *self.shape), dtype=dtype, device=device) if buffer is None else buffer
-            yield self.read(start, stop, out)
+            yield to_floats(self.raw(start, stop), out[:stop - start])
 
-    def read(self, start: int, stop: int, out: Tensor) -> Tensor:
-        """Images start ... stop - 1 as floats in [-1, 1], written into the beginning of `out`."""
-        return _to_floats(self.pixels[start:stop], out[:stop - start])
+    def raw(self, start: int, stop: int) -> Tensor:
+        """Images start ... stop - 1 as they are stored, uint8 [n, C, H, W]."""
+        return _tensor(self.pixels[start:stop])
+
+    @cached_property
+    def centre(self) -> np.ndarray:
+        """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it costs no digit."""
+        total = sum((self.pixels[start:start + 4096].sum(0, dtype=np.int64) for start in range(0, len(self), 4096)),
+                    np.zeros(self.shape, np.int64))
+        return np.rint(total / len(self)).astype(np.uint8)
 
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         """Float32 images in [-1, 1]: [C, H, W] for one index, [n, C, H, W] for several."""
         chosen = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
-        return _to_floats(chosen, torch.empty(chosen.shape))
+        return to_floats(_tensor(chosen), torch.empty(chosen.shape))
 
     def subset(self, indices: Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
         """Only these images, in this order."""
@@ -92,9 +99,13 @@ class ImageSet:
                 "fingerprint": self.fingerprint, **self.record}
 
 
-def _to_floats(pixels: np.ndarray, out: Tensor) -> Tensor:
-    raw = torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
-    return out.copy_(raw.to(out.device)).sub_(127.5).div_(127.5)  # bytes travel, then one rounding: u - 127.5 is exact
+def to_floats(raw: Tensor, out: Tensor, zero: float | Tensor = 127.5) -> Tensor:
+    """Bytes as floats, in `out`; the pixel value `zero` becomes 0 (127.5: images in [-1, 1])."""
+    return out.copy_(raw.to(out.device)).sub_(zero).div_(127.5)  # bytes travel, then one rounding: u - zero is exact
+
+
+def _tensor(pixels: np.ndarray) -> Tensor:
+    return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
 def to_uint8(x: Tensor) -> np.ndarray:

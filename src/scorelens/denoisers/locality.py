@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from jaxtyping import Bool
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
@@ -17,7 +16,7 @@ from scorelens.posterior.engine import MEMORY
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.types import ScorelensError, check_noisy, check_sigma, unknown
 
-MASK_MEMORY = 256 * 2**20  # bytes of masks kept for noise levels seen before
+MASK_MEMORY = 2 * 2**30  # bytes of masks kept for noise levels seen before
 SOFTMAXES = ("exact", "batch-mean")
 
 
@@ -26,9 +25,10 @@ class Locality:
     """x0_hat_q = sum_i softmax_i(-||M_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:optimal_denoiserbinary_ours"""
 
     images: ImageSet
-    masks: Callable[[float], Bool[Tensor, "d d"]]  # sigma -> M, row q for output pixel q
+    masks: Callable[[float], Masks]  # of a noise level: query q for output pixel q
     softmax_batch: int | None
     temperature: float
+    plan: str
     memory: int
 
     @property
@@ -37,15 +37,18 @@ class Locality:
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        posterior = Posterior(Masks(self.masks(sigma)), OwnPixel(), self.images)
-        return posterior_mean(posterior, z, sigma, temperature=self.temperature,
-                              softmax_batch=self.softmax_batch, memory=self.memory)
+        return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
+                              softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
+
+    def posterior(self, sigma: float) -> Posterior:
+        return Posterior(self.masks(sigma), OwnPixel(), self.images)
 
 
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
              softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
-             stats: GaussianStats | None = None, memory: int = MEMORY) -> Locality:
+             stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
+             memory: int = MEMORY) -> Locality:
     """The locality model of these images.
 
     Args:
@@ -58,6 +61,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         mask_rule: the paper's equation, or the published code's normalization of the Wiener matrix.
         temperature: divides the logits.
         stats: moments to read the masks off, instead of those of `images`.
+        plan: how the distances are computed; all are exact, auto takes the fastest.
         memory: workspace in bytes.
     """
     if softmax not in SOFTMAXES:
@@ -67,7 +71,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
     moments = (stats or fit_gaussian(images)).truncated(rank, energy)
 
     @lru_cache(maxsize=max(1, MASK_MEMORY // images.dim**2))
-    def masks(sigma: float) -> Bool[Tensor, "d d"]:
-        return locality_masks(moments, sigma, threshold, mask_rule)
+    def masks(sigma: float) -> Masks:
+        return Masks(locality_masks(moments, sigma, threshold, mask_rule), images.shape)
 
-    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, memory)
+    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory)

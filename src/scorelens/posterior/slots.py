@@ -14,32 +14,34 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.types import Flat
+from scorelens.types import Flat, Shape
 
-Chunk = Float[Tensor, "n d"]
+Chunk = Float[Tensor, "d n"]  # images as columns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WholeImage:
     """Queries: one, which compares every input pixel."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Masks:
-    """Queries: as many as rows; query q compares the input pixels that its row keeps."""
+    """Queries: as many as rows; query q compares the input pixels that its row keeps. Queries that stand on a grid
+    (C, H, W), as one per output pixel does, have neighbours whose masks differ little."""
 
     keep: Bool[Tensor, "q d"]
+    grid: Shape | None = None
 
 
 @runtime_checkable
 class Responses(Protocol):
     """Which output pixels each query writes: a linear map of weights, and its transpose for the backward pass."""
 
-    def respond(self, weights: Float[Tensor, "b n q"], x: Chunk) -> Flat:
-        """sum_i weights_i x_i, over the pixels each query writes."""
+    def respond(self, weights: Float[Tensor, "b q n"], x: Chunk) -> Flat:
+        """sum_i weights_i x_i, over the pixels each query writes. May overwrite the weights."""
         ...
 
-    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b n q"]:
+    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
         """g . x_i, over the pixels each query writes: the transpose of `respond`."""
         ...
 
@@ -52,11 +54,11 @@ class Responses(Protocol):
 class EveryPixel:
     """Responses: one query writes the whole output."""
 
-    def respond(self, weights: Float[Tensor, "b n 1"], x: Chunk) -> Flat:
-        return weights[:, :, 0].to(x.dtype) @ x
+    def respond(self, weights: Float[Tensor, "b 1 n"], x: Chunk) -> Flat:
+        return weights[:, 0].to(x.dtype) @ x.T
 
-    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b n 1"]:
-        return (g @ x.T)[:, :, None]
+    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b 1 n"]:
+        return (g @ x)[:, None]
 
     def inner(self, g: Flat, y: Flat) -> Float[Tensor, "b 1"]:
         return (g * y).sum(dim=1, keepdim=True)
@@ -66,11 +68,11 @@ class EveryPixel:
 class OwnPixel:
     """Responses: query q writes output pixel q."""
 
-    def respond(self, weights: Float[Tensor, "b n d"], x: Chunk) -> Flat:
-        return weights.mul_(x).sum(dim=1)
+    def respond(self, weights: Float[Tensor, "b d n"], x: Chunk) -> Flat:
+        return weights.mul_(x).sum(dim=2)
 
-    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b n d"]:
-        return g[:, None] * x
+    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b d n"]:
+        return g[:, :, None] * x
 
     def inner(self, g: Flat, y: Flat) -> Flat:
         return g * y

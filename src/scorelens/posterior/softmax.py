@@ -34,18 +34,18 @@ class State:
         return (self.weighted / self.total).to(self.weighted.dtype)
 
 
-def chunk_state(distances: Float[Tensor, "b n q"], scale: float, responses: Responses, x: Chunk) -> State:
+def chunk_state(distances: Float[Tensor, "b q n"], scale: float, responses: Responses, x: Chunk) -> State:
     """The state of one chunk of n images; overwrites `distances`."""
-    best = distances.amin(dim=1)
+    best = distances.amin(dim=2)
     weights = relative_weights_(distances, best, scale)
-    total = weights.sum(dim=1)
+    total = weights.sum(dim=2)
     return State(best, total, responses.respond(weights, x))
 
 
-def relative_weights_(distances: Float[Tensor, "b n q"], best: Float[Tensor, "b q"],
-                      scale: float) -> Float[Tensor, "b n q"]:
+def relative_weights_(distances: Float[Tensor, "b q n"], best: Float[Tensor, "b q"],
+                      scale: float) -> Float[Tensor, "b q n"]:
     """exp((best - distance) scale), in place; as a power of 2, which costs a fraction of exp where weights vanish."""
-    return distances.sub_(best[:, None]).mul_(-scale * LOG2_E).exp2_()
+    return distances.sub_(best[:, :, None]).mul_(-scale * LOG2_E).exp2_()
 
 
 def merge(a: State | None, b: State, scale: float) -> State:

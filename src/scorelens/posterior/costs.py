@@ -1,0 +1,156 @@
+"""Which plan is fastest: an estimate of each from rates measured on this machine, once per process, in a moment."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from weakref import WeakKeyDictionary
+
+import torch
+
+from scorelens.data.images import to_floats
+from scorelens.posterior.plans import (
+    DenseMasks,
+    FullImage,
+    MaskDifferences,
+    Plan,
+    SparseMasks,
+    Sums,
+    difference_sums,
+    mask_sums,
+    sparse_chunk,
+)
+from scorelens.posterior.slots import Masks, OwnPixel, WholeImage
+from scorelens.posterior.softmax import chunk_state, merge
+from scorelens.types import Flat, Shape, unknown
+
+PLANS = ("auto", "dense", "sparse", "differences")
+CHAIN_ERROR = 2e-4  # nats: what the additions and subtractions of a chain of masks may cost
+CHAIN_STEPS = 3.0  # roundings of a chain, as a random walk has it
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Seconds on one device, for one dtype."""
+
+    product: float  # a multiplication and addition within a matrix product
+    entry: float  # an addition of a table's row to a sum, per value
+    value: float  # everything that is done once to a distance or a pixel: differences, softmax, response
+    read: float  # a pixel turned from a byte into a float, transposed
+    call: float  # a chunk and noisy image, however small
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan, and what it is expected to cost for one noisy image and one image of the source."""
+
+    plan: Plan
+    seconds_per_pair: float
+    seconds_per_image: float  # of the source, shared by all noisy images
+    entries: int  # multiplications or additions per pair
+
+    def seconds(self, noisy: int, source: int) -> float:
+        return source * (self.seconds_per_image + noisy * self.seconds_per_pair)
+
+
+def choose_plan(queries: WholeImage | Masks, z: Flat, scale: float, name: str = "auto") -> Choice:
+    """The fastest exact plan for these queries, or the one that is named."""
+    if name not in PLANS:
+        raise unknown("plan", name, PLANS)
+    rates = measured_rates(z.device, z.dtype)
+    if isinstance(queries, WholeImage):
+        d = z.shape[1]
+        return Choice(FullImage(), 2 * d * rates.product, d * rates.read, 2 * d)
+    if name != "auto":
+        return _choice(name, queries, z, rates)
+    names = ["dense", "sparse", *(["differences"] if chain_is_exact(queries, z.dtype, scale) else [])]
+    return min((_choice(each, queries, z, rates) for each in names), key=lambda choice: choice.seconds_per_pair)
+
+
+def chain_is_exact(masks: Masks, dtype: torch.dtype, scale: float) -> bool:
+    """Whether distances as sums and differences of neighbours keep their digits: sums over m pixels of x' (x' - 2 z'),
+    each of x' at most about 1 and of z' about sigma, round by eps (m + 2 sigma sqrt(m)) a few times."""
+    if masks.grid is None:
+        return False
+    m, sigma = masks.keep.sum(dim=1).float().mean().item(), math.sqrt(1 / (2 * scale))
+    return CHAIN_STEPS * torch.finfo(dtype).eps / 2 * (m + 2 * sigma * math.sqrt(m)) * scale < CHAIN_ERROR
+
+
+def _choice(name: str, masks: Masks, z: Flat, rates: Rates) -> Choice:
+    q, d = masks.keep.shape
+    sums = None if name == "dense" else _prepared(name, masks).to(z.device)
+    entries = q * d if sums is None else sums.entries
+    rows = 2048 if sums is None else sparse_chunk(d, z.element_size(), 2**62)
+    work = entries * (rates.product if sums is None else rates.entry)
+    per_pair = work + (q + d) / 2 * rates.value + rates.call / rows
+    return Choice(_plan(name, masks, sums, z), per_pair, d * rates.read, entries)
+
+
+def _plan(name: str, masks: Masks, sums: Sums | None, z: Flat) -> Plan:
+    if sums is None:
+        return DenseMasks(masks.keep.to(device=z.device, dtype=z.dtype))
+    if name == "sparse":
+        return SparseMasks(masks, sums)
+    assert masks.grid is not None, "differences need a grid"
+    return MaskDifferences(masks, sums, masks.grid)
+
+
+_sums_of: WeakKeyDictionary[Masks, dict[str, Sums]] = WeakKeyDictionary()  # as long as the masks themselves are kept
+
+
+def _prepared(name: str, masks: Masks) -> Sums:
+    held = _sums_of.setdefault(masks, {})
+    if name not in held:
+        held[name] = mask_sums(masks) if name == "sparse" else difference_sums(masks)
+    return held[name]
+
+
+@lru_cache(maxsize=8)
+def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
+    """A few tenths of a second of what the plans themselves do, on square windows of a colour image."""
+    few, many, tiny = (_window_step(grid, radius, device, dtype) for grid, radius in
+                       [((3, 32, 32), 2), ((3, 32, 32), 9), ((1, 2, 2), 1)])
+    (few_entries, few_values, few_work), (many_entries, _, many_work), (_, _, tiny_work) = few, many, tiny
+    fast, slow = _seconds(few_work, device), _seconds(many_work, device)
+    entry = max(slow - fast, 0.1 * slow) / (many_entries - few_entries)
+    side, raw = 1024, torch.zeros(256, 3072, dtype=torch.uint8)
+    left = torch.rand(side, side, device=device, dtype=dtype)
+    floats = torch.empty(raw.T.shape, device=device, dtype=dtype)
+    return Rates(product=_seconds(lambda: left @ left, device) / side**3, entry=entry,
+                 value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
+                 read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
+                 call=_seconds(tiny_work, device))
+
+
+def _window_step(grid: Shape, radius: int, device: torch.device,
+                 dtype: torch.dtype) -> tuple[int, int, Callable[[], object]]:
+    """A chunk of square windows by differences, softmax and response included: its entries, its values, the work."""
+    c, h, w = grid
+    row, column = (axis.flatten() for axis in torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij"))
+    near = ((row[:, None] - row).abs() <= radius) & ((column[:, None] - column).abs() <= radius)  # [HW, HW]
+    masks = Masks(near.repeat(c, c), grid)
+    plan = MaskDifferences(masks, difference_sums(masks).to(device), grid)
+    n = sparse_chunk(c * h * w, dtype.itemsize, 2**62)
+    x, z = torch.rand(c * h * w, n, device=device, dtype=dtype), torch.rand(1, c * h * w, device=device, dtype=dtype)
+
+    def work() -> object:
+        state = chunk_state(plan.distances(z, x, None, math.inf), 1.0, OwnPixel(), x)
+        return merge(state, state, 1.0)
+
+    return plan.sums.entries * n, c * h * w * n, work
+
+
+def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        elif device.type == "mps":
+            torch.mps.synchronize()
+        times.append(time.perf_counter() - start)
+    return min(times[1:])
