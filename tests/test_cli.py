@@ -208,3 +208,27 @@ def test_demo_shows_that_optimal_memorizes_and_locality_does_not(tmp_path):
     assert rows["locality"]["memorized"] < 0.5
     assert (tmp_path / "out" / "table.md").read_text().count("\n") == 7
     assert (tmp_path / "out" / "grid.png").stat().st_size > 10_000
+
+
+def test_a_dry_run_tells_and_writes_nothing(capsys, tmp_path):
+    argv = ["sample", "--data", "leaves", "--limit", "50", "--resolution", "12", "--num", "4", "--steps", "3"]
+    assert main([*argv, "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    assert text.count("\n|") == 4
+    assert "4 images, 3 steps: about" in text
+    assert "GB" in text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_plans_are_recorded_and_the_profile_accounts_for_the_time(capsys, tmp_path):
+    argv = ["sample", "--data", "leaves", "--limit", "50", "--resolution", "12", "--num", "2", "--steps", "3",
+            "--denoiser.plan", "sparse", "--profile", "--out", "out"]
+    assert main(argv) == 0
+    text = capsys.readouterr().out
+    for phase in ("distances", "softmax and response", "masks", "reading the data", "everything else"):
+        assert phase in text
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [plan["plan"] for plan in record["plans"]] == ["sparse"] * 3
+    assert [plan["sigma"] for plan in record["plans"]] == record["sigmas"]
+    within = ("distances", "softmax and response", "reading the data", "choosing a plan", "masks")
+    assert sum(record["phase_seconds"][phase] for phase in within) <= sum(record["step_seconds"])

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
-BASE = {"types", "progress", "files"}  # what everyone may use
+BASE = {"types", "progress", "files", "timings"}  # what everyone may use
 MAY_IMPORT = {
     "types": set(),
     "progress": set(),
+    "timings": set(),
     "files": {"types"},
     "noise": BASE,
     "data": BASE,

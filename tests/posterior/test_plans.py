@@ -34,8 +34,8 @@ def test_every_plan_equals_brute_force(plan, shape, memory):
 
 
 def test_plans_agree_in_float32_wherever_they_may_be_chosen():
-    """Auto against dense, on 8x8 digits, at all noise levels; at the smallest the chain is not among the choices."""
-    digits = scorelens.load_images("digits", limit=600)
+    """Auto against dense, at all noise levels; at the smallest the chain is not among the choices."""
+    digits = scorelens.load_images("digits", limit=600, resolution=16)
     auto, dense = (scorelens.build_denoiser("locality", digits, threshold=0.05, plan=p) for p in ("auto", "dense"))
     for sigma in SIGMAS:
         z = digits[:4] + sigma * scorelens.seeded_noise(digits.shape, range(50, 54))
@@ -85,10 +85,15 @@ def rates(**changes):
                                                    ("identity", SparseMasks)])
 def test_the_cheapest_plan_is_chosen(monkeypatch, density, expected):
     monkeypatch.setattr("scorelens.posterior.costs.measured_rates", lambda device, dtype: rates())
-    row = torch.arange(64) // 8
-    keep = {"windows": (row[:, None] - row).abs() <= 2, "identity": torch.eye(64, dtype=torch.bool),
-            "random": torch.rand(64, 64, generator=torch.Generator().manual_seed(0)) < 0.5}[density]
-    assert isinstance(choose_plan(Masks(keep, (1, 8, 8)), torch.zeros(1, 64), 0.5).plan, expected)
+    row = torch.arange(256) // 16
+    keep = {"windows": (row[:, None] - row).abs() <= 2, "identity": torch.eye(256, dtype=torch.bool),
+            "random": torch.rand(256, 256, generator=torch.Generator().manual_seed(0)) < 0.5}[density]
+    assert isinstance(choose_plan(Masks(keep, (1, 16, 16)), torch.zeros(1, 256), 0.5).plan, expected)
+
+
+def test_small_problems_are_not_worth_a_measurement(monkeypatch):
+    monkeypatch.setattr("scorelens.posterior.costs.measured_rates", lambda device, dtype: pytest.fail("measured"))
+    assert isinstance(choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0).plan, DenseMasks)
 
 
 def test_whole_images_have_their_own_plan():
@@ -108,8 +113,9 @@ def test_measured_rates_are_positive_and_measured_once():
 
 def test_estimates_add_up():
     choice = choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0, "dense")
-    assert choice.seconds(noisy=3, source=100) == pytest.approx(100 * choice.seconds_per_image
-                                                                + 300 * choice.seconds_per_pair)
+    measured = measured_rates(torch.device("cpu"), torch.float32)
+    pair = 400 * measured.product + 20 * measured.value + measured.call / 2048
+    assert choice.seconds(noisy=3, source=100) == pytest.approx(100 * (20 * measured.read + 3 * pair))
 
 
 def test_the_mean_image_is_rounded_to_pixel_values():

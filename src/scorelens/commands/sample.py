@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from scorelens import progress
+from scorelens import progress, timings
+from scorelens.commands.plans import phase_table, plans, tell_plans
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import build_denoiser, denoiser_options
@@ -25,7 +26,7 @@ SHOWN_STEPS = 10
 
 def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
            num: int = 16, steps: int = 10, seed: int = 0, sampler: Literal["ddim", "euler", "heun"] = "ddim",
-           device: str = "auto", out: Path | None = None) -> Path:
+           device: str = "auto", dry_run: bool = False, profile: bool = False, out: Path | None = None) -> Path | None:
     """Sample images from a closed-form denoiser of the data; returns the folder of the results.
 
     Args:
@@ -35,6 +36,8 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
         seed: the noise of image k is drawn from seed + k.
         sampler: ddim (diffusers' defaults), or euler or heun without clipping.
         device: auto, cuda, mps or cpu.
+        dry_run: only tell the plan of each step and the time and memory it will take.
+        profile: tell where the time went.
         out: folder for the results; it must not exist. By default runs/sample-...
     """
     if num < 1:
@@ -42,15 +45,22 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     place = choose_device(device)
     given = {**{name: p.default for name, p in denoiser_options(denoiser).items()}, **(options or {})}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
-    with run_folder("sample", f"{images.name}-{denoiser}", out, place) as run:
-        model = build_denoiser(denoiser, images, **(options or {}))
-        noise = seeded_noise(images.shape, seeds, device=place)
+    noise = seeded_noise(images.shape, seeds, device=place)
+    if dry_run:
+        tell_plans(build_denoiser(denoiser, images, **(options or {})), images, noise, sigmas)
+        return None
+    with run_folder("sample", f"{images.name}-{denoiser}", out, place) as run, timings.collected() as phases:
+        with timings.phase("statistics"):
+            model = build_denoiser(denoiser, images, **(options or {}))
         run.record.update(data=images.describe(), denoiser={"name": denoiser, **given}, sampler=sampler, sigmas=sigmas,
                           noise=noise_record(seeds, noise))
         taken, run.record["step_seconds"] = timed_steps(model, noise, sigmas, sampler)
+        run.record.update(plans=plans(model, noise, sigmas), phase_seconds=dict(phases))
         write_samples(run, taken, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
     print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
           f"{run.final / 'trajectory.png'}")
+    if profile:
+        print(f"\n{phase_table(phases, sum(run.record['step_seconds']))}")
     return run.final
 
 

@@ -11,10 +11,11 @@ from typing import Literal
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import Masks, OwnPixel, Posterior, posterior_mean
+from scorelens.posterior import Choice, Masks, OwnPixel, Posterior, choose_plan, logit_scale, posterior_mean
 from scorelens.posterior.engine import MEMORY
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
-from scorelens.types import ScorelensError, check_noisy, check_sigma, unknown
+from scorelens.timings import phase
+from scorelens.types import ScorelensError, at_least_float32, check_noisy, check_sigma, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks kept for noise levels seen before
 SOFTMAXES = ("exact", "batch-mean")
@@ -41,11 +42,17 @@ class Locality:
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
 
     def posterior(self, sigma: float) -> Posterior:
-        return Posterior(self.masks(sigma), OwnPixel(), self.images)
+        with phase("masks"):
+            return Posterior(self.masks(sigma), OwnPixel(), self.images)
+
+    def choice(self, z: Tensor, sigma: float) -> Choice:
+        """The plan that a call would take, and its expected cost."""
+        scale = logit_scale(sigma, self.temperature)
+        return choose_plan(self.posterior(sigma).queries, at_least_float32(z).flatten(1), scale, self.plan)
 
 
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
-             softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
+             components: int | None = None, softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
              stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
              memory: int = MEMORY) -> Locality:
@@ -56,6 +63,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         threshold: tau, relative to the largest entry of the Wiener matrix's row.
         rank: use only this many principal components for the masks.
         energy: cut the smallest components, as long as they hold no more than this share of sum lambda^4.
+        components: fit only this many leading components, by a randomized method; for images too large for all.
         softmax: exact, or the published code's batch-mean, which normalizes within batches and averages them.
         softmax_batch: size of those batches.
         mask_rule: the paper's equation, or the published code's normalization of the Wiener matrix.
@@ -68,7 +76,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         raise unknown("softmax", softmax, SOFTMAXES)
     if softmax_batch < 1:
         raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
-    moments = (stats or fit_gaussian(images)).truncated(rank, energy)
+    moments = (stats or fit_gaussian(images, components=components)).truncated(rank, energy)
 
     @lru_cache(maxsize=max(1, MASK_MEMORY // images.dim**2))
     def masks(sigma: float) -> Masks:

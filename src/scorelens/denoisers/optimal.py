@@ -10,7 +10,15 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import nearest_images
-from scorelens.posterior import EveryPixel, Posterior, WholeImage, posterior_mean
+from scorelens.posterior import (
+    Choice,
+    EveryPixel,
+    Posterior,
+    WholeImage,
+    choose_plan,
+    logit_scale,
+    posterior_mean,
+)
 from scorelens.posterior.engine import MEMORY
 from scorelens.types import at_least_float32, check_noisy, check_sigma
 
@@ -38,6 +46,10 @@ class Optimal:
             return self._mean(self.images, z, sigma)
         near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices.cpu().numpy()
         return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(near)])
+
+    def choice(self, z: Tensor, sigma: float) -> Choice:
+        """The plan that a call takes, and its expected cost."""
+        return choose_plan(WholeImage(), at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature))
 
     def _mean(self, source: ImageSet, z: Tensor, sigma: float) -> Tensor:
         posterior = Posterior(WholeImage(), EveryPixel(), source)

@@ -33,7 +33,7 @@ class Wiener:
         return (mu + ((centred @ u) * gain) @ u.T).to(z.dtype).view(z.shape)
 
 
-def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0,
+def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0, components: int | None = None,
            stats: GaussianStats | None = None) -> Wiener:
     """The Wiener filter of these images.
 
@@ -41,6 +41,7 @@ def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0,
         images: the training images.
         rank: keep only this many principal components.
         energy: cut the smallest components, as long as they hold no more than this share of sum lambda^4.
+        components: fit only this many leading components, by a randomized method; for images too large for all.
         stats: moments to use instead of those of `images`.
     """
-    return Wiener(images, (stats or fit_gaussian(images)).truncated(rank, energy))
+    return Wiener(images, (stats or fit_gaussian(images, components=components)).truncated(rank, energy))

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
+from torch import Tensor
 
 from scorelens.data.images import to_floats
 from scorelens.posterior.plans import (
@@ -29,6 +31,7 @@ from scorelens.types import Flat, Shape, unknown
 
 PLANS = ("auto", "dense", "sparse", "differences")
 CHAIN_ERROR = 2e-4  # nats: what the additions and subtractions of a chain of masks may cost
+SMALL = 128**2  # entries of masks below which the choice is not worth a measurement
 CHAIN_STEPS = 3.0  # roundings of a chain, as a random walk has it
 
 
@@ -45,29 +48,43 @@ class Rates:
 
 @dataclass(frozen=True)
 class Choice:
-    """A plan, and what it is expected to cost for one noisy image and one image of the source."""
+    """A plan, and what it does for one noisy image and one image of the source."""
 
     plan: Plan
-    seconds_per_pair: float
-    seconds_per_image: float  # of the source, shared by all noisy images
-    entries: int  # multiplications or additions per pair
+    place: Tensor  # anything of the device and dtype that it runs with
+    products: int = 0
+    entries: int = 0
+    values: float = 0
+    calls: float = 0
+    reads: int = 0  # for one image of the source, shared by all noisy ones
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions of the distances, per pair."""
+        return self.products + self.entries
+
+    @property
+    def seconds_per_pair(self) -> float:
+        rates = measured_rates(self.place.device, self.place.dtype)
+        return (self.products * rates.product + self.entries * rates.entry + self.values * rates.value
+                + self.calls * rates.call)
 
     def seconds(self, noisy: int, source: int) -> float:
-        return source * (self.seconds_per_image + noisy * self.seconds_per_pair)
+        """What the plan is expected to take for so many noisy images and images of the source."""
+        reading = self.reads * measured_rates(self.place.device, self.place.dtype).read
+        return source * (reading + noisy * self.seconds_per_pair)
 
 
 def choose_plan(queries: WholeImage | Masks, z: Flat, scale: float, name: str = "auto") -> Choice:
     """The fastest exact plan for these queries, or the one that is named."""
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
-    rates = measured_rates(z.device, z.dtype)
     if isinstance(queries, WholeImage):
-        d = z.shape[1]
-        return Choice(FullImage(), 2 * d * rates.product, d * rates.read, 2 * d)
-    if name != "auto":
-        return _choice(name, queries, z, rates)
+        return Choice(FullImage(), z[:0], products=2 * z.shape[1], reads=z.shape[1])
+    if name != "auto" or queries.keep.numel() < SMALL:
+        return _choice("dense" if name == "auto" else name, queries, z)
     names = ["dense", "sparse", *(["differences"] if chain_is_exact(queries, z.dtype, scale) else [])]
-    return min((_choice(each, queries, z, rates) for each in names), key=lambda choice: choice.seconds_per_pair)
+    return min((_choice(each, queries, z) for each in names), key=lambda choice: choice.seconds_per_pair)
 
 
 def chain_is_exact(masks: Masks, dtype: torch.dtype, scale: float) -> bool:
@@ -79,14 +96,14 @@ def chain_is_exact(masks: Masks, dtype: torch.dtype, scale: float) -> bool:
     return CHAIN_STEPS * torch.finfo(dtype).eps / 2 * (m + 2 * sigma * math.sqrt(m)) * scale < CHAIN_ERROR
 
 
-def _choice(name: str, masks: Masks, z: Flat, rates: Rates) -> Choice:
+def _choice(name: str, masks: Masks, z: Flat) -> Choice:
     q, d = masks.keep.shape
-    sums = None if name == "dense" else _prepared(name, masks).to(z.device)
-    entries = q * d if sums is None else sums.entries
-    rows = 2048 if sums is None else sparse_chunk(d, z.element_size(), 2**62)
-    work = entries * (rates.product if sums is None else rates.entry)
-    per_pair = work + (q + d) / 2 * rates.value + rates.call / rows
-    return Choice(_plan(name, masks, sums, z), per_pair, d * rates.read, entries)
+    common: dict[str, Any] = {"place": z[:0], "values": (q + d) / 2, "reads": d}
+    if name == "dense":
+        return Choice(_plan(name, masks, None, z), products=q * d, calls=1 / 2048, **common)
+    sums = _prepared(name, masks).to(z.device)
+    return Choice(_plan(name, masks, sums, z), entries=sums.entries,
+                  calls=1 / sparse_chunk(d, z.element_size(), 2**62), **common)
 
 
 def _plan(name: str, masks: Masks, sums: Sums | None, z: Flat) -> Plan:

@@ -20,6 +20,7 @@ from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.plans import Plan
 from scorelens.posterior.slots import Chunk, Posterior
 from scorelens.posterior.softmax import State, chunk_state, merge, relative_weights_
+from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError, at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
@@ -60,7 +61,9 @@ class _Run:
             raw = source.raw(start, min(start + size, images.stop)).flatten(1).T  # [d, n]
             shape = raw.shape if self.plan.pixel_major else raw.T.shape
             out = memory[:raw.numel()].view(shape)
-            yield to_floats(raw, out if self.plan.pixel_major else out.T, zero)
+            with phase("reading the data"):
+                x = to_floats(raw, out if self.plan.pixel_major else out.T, zero)
+            yield x
             progress.fraction((start + raw.shape[1]) / len(source))
 
     def zero(self, z: Flat) -> float | Tensor:
@@ -76,8 +79,11 @@ class _Run:
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
                 so_far = states[k]
-                distances = self.plan.distances(z[part], x, None if so_far is None else so_far.best, self.margin)
-                states[k] = merge(so_far, chunk_state(distances, self.scale, self.posterior.responses, x), self.scale)
+                with phase("distances"):
+                    distances = self.plan.distances(z[part], x, None if so_far is None else so_far.best, self.margin)
+                with phase("softmax and response"):
+                    state = chunk_state(distances, self.scale, self.posterior.responses, x)
+                    states[k] = merge(so_far, state, self.scale)
         return [state for state in states if state is not None]
 
     def pull_back(self, g: Flat, z: Flat, images: range, states: list[State]) -> Flat:
@@ -109,6 +115,13 @@ class _PosteriorMean(torch.autograd.Function):
         return sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z)), None
 
 
+def logit_scale(sigma: float, temperature: float) -> float:
+    """1 / (2 sigma^2 T), kept finite in float32: sharper than any data."""
+    if temperature <= 0:
+        raise ScorelensError(f"temperature must be > 0, got {temperature:g}")
+    return min(1 / (2 * sigma**2 * temperature), 1e30)
+
+
 def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature: float = 1.0,
                    softmax_batch: int | None = None, plan: str = "auto", memory: int = MEMORY) -> Tensor:
     """sum_i softmax_i(-distance_q(z, x_i) / (2 sigma^2 temperature)) x_i, [B, C, H, W]; differentiable in z.
@@ -117,13 +130,11 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     images, and the batches, whatever their size, are averaged with equal weight. `plan` names one of `costs.PLANS`
     instead of the fastest; `memory` bounds the workspace, in bytes.
     """
-    if temperature <= 0:
-        raise ScorelensError(f"temperature must be > 0, got {temperature:g}")
     if softmax_batch is not None and softmax_batch < 1:
         raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
-    flat = at_least_float32(z).flatten(1)
-    scale = min(1 / (2 * sigma**2 * temperature), 1e30)  # finite in float32: sharper than any data
-    chosen = choose_plan(posterior.queries, flat, scale, plan)
+    flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
+    with phase("choosing a plan"):
+        chosen = choose_plan(posterior.queries, flat, scale, plan)
     run = _Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     zero = run.zero(flat)
     shift = (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0  # [1, d]

@@ -11,23 +11,30 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.data.images import ImageSet
 from scorelens.statistics.cache import cached
+from scorelens.statistics.leading import leading_components
 from scorelens.types import ScorelensError
 
 # Pixels minus 128 are integers below 2^7 in size, their products below 2^14: a float32 matrix product over 2^10 images
 # sums integers below 2^24, each of which float32 holds exactly, so single-precision speed costs no digit.
 EXACT_ROWS = 1024
 CENTRE, SCALE = 128, 127.5
+LARGEST_EXACT = 20_000  # coordinates; their covariance in float64 is 3.2 GB, and as much again to decompose it
 TILE = 512  # side of a block of the covariance; only blocks on and above the diagonal are computed
 
 
 @dataclass(frozen=True)
 class GaussianStats:
-    """mu and Sigma = U diag(lambda^2) U^T (divided by N - 1) of N images flattened to D coordinates; float64."""
+    """mu and Sigma = U diag(lambda^2) U^T (divided by N - 1) of N images flattened to D coordinates; float64.
+
+    k = D: all components, unless only the leading ones were fitted; `missing` is then the share of the variance that
+    is not in them.
+    """
 
     mean: Float[Tensor, "d"]
-    eigenvalues: Float[Tensor, "d"]  # the variances lambda^2, largest first
-    eigenvectors: Float[Tensor, "d d"]  # column k belongs to eigenvalue k
+    eigenvalues: Float[Tensor, "k"]  # the variances lambda^2, largest first
+    eigenvectors: Float[Tensor, "d k"]  # column j belongs to eigenvalue j
     count: int
+    missing: float = 0.0
 
     def truncated(self, rank: int | None = None, energy: float = 0.0) -> GaussianStats:
         """Only the `rank` largest components, or those left when the share `energy` of sum lambda^4 is cut away.
@@ -36,7 +43,7 @@ class GaussianStats:
         singular values of the covariance: the smallest components are zeroed as long as they hold no more than it.
         """
         if rank is not None and not 0 <= rank <= len(self.eigenvalues):
-            raise ScorelensError(f"rank must be between 0 and D = {len(self.eigenvalues)}, got {rank}")
+            raise ScorelensError(f"rank must be between 0 and the {len(self.eigenvalues)} components, got {rank}")
         if not 0 <= energy < 1:
             raise ScorelensError(f"energy must be a share in [0, 1), got {energy:g}")
         kept = len(self.eigenvalues) if rank is None else rank
@@ -48,18 +55,30 @@ class GaussianStats:
         return replace(self, eigenvalues=self.eigenvalues * keep)
 
 
-def fit_gaussian(images: ImageSet, *, cache: bool = True) -> GaussianStats:
-    """Mean, variances and principal components of the images; kept in the cache under a hash of their content."""
+def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool = True) -> GaussianStats:
+    """Mean, variances and principal components of the images; kept in the cache under a hash of their content.
+
+    `components` asks for the leading ones only, by a randomized method that never holds D x D numbers: approximate,
+    for images too large for the exact one; `missing` tells the share of the variance that it leaves out.
+    """
     if len(images) < 2:
         raise ScorelensError(f"{images.name}: statistics need at least 2 images, got {len(images)}")
+    if components is None and images.dim > LARGEST_EXACT:
+        raise ScorelensError(f"{images.name}: the covariance of D = {images.dim} coordinates does not fit; give "
+                             "components=500 or so for the leading ones alone, or a smaller resolution")
+    if components is not None and not 1 <= components <= min(images.dim, len(images) - 1):
+        raise ScorelensError(f"components must be between 1 and {min(images.dim, len(images) - 1)}, got {components}")
+    fit = (lambda: _fit(images)) if components is None else (lambda: _fit_leading(images, components))
     if not cache:
-        return _fit(images)
-    tensors = cached("gaussian", [images.fingerprint], lambda: _tensors(_fit(images)))
-    return GaussianStats(tensors["mean"], tensors["eigenvalues"], tensors["eigenvectors"], len(images))
+        return fit()
+    tensors = cached("gaussian", [images.fingerprint, components], lambda: _tensors(fit()))
+    return GaussianStats(tensors["mean"], tensors["eigenvalues"], tensors["eigenvectors"], len(images),
+                         tensors["missing"].item())
 
 
 def _tensors(stats: GaussianStats) -> dict[str, Tensor]:
-    return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors}
+    return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors,
+            "missing": torch.tensor(stats.missing, dtype=torch.float64)}
 
 
 def _fit(images: ImageSet) -> GaussianStats:
@@ -71,6 +90,11 @@ def _fit(images: ImageSet) -> GaussianStats:
     eigenvalues = eigenvalues.flip(0).clamp_(min=0)
     eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions: the rest is round-off
     return GaussianStats((mean + (CENTRE - SCALE)) / SCALE, eigenvalues, eigenvectors.flip(1).contiguous(), n)
+
+
+def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
+    mean, eigenvalues, eigenvectors, missing = leading_components(images, components)
+    return GaussianStats(mean, eigenvalues, eigenvectors, len(images), missing)
 
 
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:

@@ -1,0 +1,51 @@
+"""The leading principal components of images too large for a covariance matrix, by randomized subspace iteration.
+
+Halko, Martinsson & Tropp (2011), Algorithm 4.4: a random subspace, multiplied by the covariance a few times, turns
+towards the leading components; the covariance itself is only ever applied, X^T (X Y), chunk by chunk.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scorelens import progress
+from scorelens.data.images import ImageSet
+
+SPARE = 20  # directions beyond those asked for, which make the last of them accurate
+ITERATIONS = 4  # passes over the data, one more at the end
+CHUNK = 1024
+
+
+def leading_components(images: ImageSet, components: int) -> tuple[
+        Float[Tensor, "d"], Float[Tensor, "k"], Float[Tensor, "d k"], float]:
+    """Mean, variances and directions of the leading components, and the share of the variance that is not in them."""
+    n = len(images)
+    mean, total_variance = _mean_and_variance(images)
+    width = min(components + SPARE, images.dim, n - 1)
+    basis = torch.randn(images.dim, width, generator=torch.Generator().manual_seed(0))
+    for _ in progress.track(range(ITERATIONS), "leading components", unit="pass"):
+        basis = torch.linalg.qr(_covariance_times(images, mean, basis)).Q
+    small = basis.double().T @ _covariance_times(images, mean, basis).double()  # [width, width]
+    values, vectors = torch.linalg.eigh((small + small.T) / 2)
+    values, vectors = values.flip(0)[:components].clamp(min=0), vectors.flip(1)[:, :components]
+    return mean, values, basis.double() @ vectors, max(0.0, 1 - values.sum().item() / max(total_variance, 1e-300))
+
+
+def _mean_and_variance(images: ImageSet) -> tuple[Float[Tensor, "d"], float]:
+    total, squares = torch.zeros(images.dim, dtype=torch.float64), torch.zeros(images.dim, dtype=torch.float64)
+    for x in images.chunks(CHUNK, reuse=True):
+        total += x.flatten(1).sum(dim=0, dtype=torch.float64)
+        squares += x.flatten(1).double().square().sum(dim=0)
+    n = len(images)
+    return total / n, ((squares - total.square() / n) / (n - 1)).sum().item()
+
+
+def _covariance_times(images: ImageSet, mean: Float[Tensor, "d"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
+    """Sigma @ basis, without Sigma."""
+    product, centre = torch.zeros_like(basis), mean.float()
+    for x in images.chunks(CHUNK, reuse=True):
+        centred = x.flatten(1).sub_(centre)  # [n, D]
+        product += centred.T @ (centred @ basis)
+    return product / (len(images) - 1)
