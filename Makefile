@@ -25,6 +25,7 @@ lint: venv
 
 bench: venv
 	$(BIN)/python -m benchmarks.foundation
+	$(BIN)/python -m benchmarks.performance
 
 clean:
 	rm -rf .venv runs build src/*.egg-info

@@ -52,8 +52,9 @@ def floats(data: scorelens.ImageSet) -> torch.Tensor:
 def dense_masks() -> dict[str, Any]:
     """One image, one step of `locality` with dense masks, against the product [N, D] @ [D, D] that it contains."""
     data = images()
-    model, z, sigma = scorelens.build_denoiser("locality", data, threshold=0.05), data[:1] + 1.0, 1.0
-    x, masks = floats(data), model.masks(sigma).float()
+    model = scorelens.build_denoiser("locality", data, threshold=0.05, plan="dense")
+    z, sigma = data[:1] + 1.0, 1.0
+    x, masks = floats(data), model.masks(sigma).keep.float()
     ours, bare = best_of_each(lambda: model(z, sigma), lambda: x @ masks)
     return {"what": "locality, dense masks, one image and step / bare product", "ratio": ours / bare, "seconds": ours,
             "reference_seconds": bare, "limit": 1.5}
@@ -63,7 +64,7 @@ def dense_masks_memory() -> dict[str, Any]:
     """The peak memory of the same, from loading the data to the result, nothing else in the process."""
     data = images()
     z = scorelens.seeded_noise(data.shape, [0])
-    scorelens.build_denoiser("locality", data, threshold=0.05)(z, 1.0)
+    scorelens.build_denoiser("locality", data, threshold=0.05, plan="dense")(z, 1.0)
     return {"what": "locality, dense masks: peak memory / 3 GB", "ratio": (peak_memory() or 0) / 3e9, "limit": 1.0}
 
 

@@ -105,6 +105,12 @@ def test_an_unknown_plan_is_refused_with_the_nearest_name():
         choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0, "sparce")
 
 
+@pytest.mark.parametrize(("plan", "sums"), [("sparse", mask_sums), ("differences", difference_sums)])
+def test_operations_are_counted_before_they_are_listed(plan, sums):
+    masks = masks_of(image_set("smooth", 60))
+    assert choose_plan(masks, torch.zeros(1, 20), 1.0, plan).cost.operations == sums(masks).entries
+
+
 def test_measured_rates_are_positive_and_measured_once():
     first = measured_rates(torch.device("cpu"), torch.float32)
     assert min(vars(first).values()) > 0
@@ -112,10 +118,10 @@ def test_measured_rates_are_positive_and_measured_once():
 
 
 def test_estimates_add_up():
-    choice = choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0, "dense")
+    cost = choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0, "dense").cost
     measured = measured_rates(torch.device("cpu"), torch.float32)
     pair = 400 * measured.product + 20 * measured.value + measured.call / 2048
-    assert choice.seconds(noisy=3, source=100) == pytest.approx(100 * (20 * measured.read + 3 * pair))
+    assert cost.seconds(noisy=3, source=100) == pytest.approx(100 * (20 * measured.read + 3 * pair))
 
 
 def test_the_mean_image_is_rounded_to_pixel_values():

@@ -19,8 +19,8 @@ def plans(model: Denoiser, noise: Tensor, sigmas: Sequence[float]) -> list[dict[
         return []
     images: ImageSet = model.images  # type: ignore[attr-defined]
     chosen = [(sigma, choose(noise, sigma)) for sigma in sigmas]
-    return [{"sigma": sigma, "plan": choice.plan.name, "operations_per_pair": choice.operations,
-             "expected_seconds": choice.seconds(len(noise), len(images))} for sigma, choice in chosen]
+    return [{"sigma": sigma, "plan": choice.plan.name, "operations_per_pair": choice.cost.operations,
+             "expected_seconds": choice.cost.seconds(len(noise), len(images))} for sigma, choice in chosen]
 
 
 def tell_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
 
 from scorelens.data.images import to_floats
 from scorelens.posterior.plans import (
@@ -20,7 +19,7 @@ from scorelens.posterior.plans import (
     MaskDifferences,
     Plan,
     SparseMasks,
-    Sums,
+    changes,
     difference_sums,
     mask_sums,
     sparse_chunk,
@@ -47,11 +46,11 @@ class Rates:
 
 
 @dataclass(frozen=True)
-class Choice:
-    """A plan, and what it does for one noisy image and one image of the source."""
+class Cost:
+    """What a plan does for one noisy image and one image of the source, on one device and for one dtype."""
 
-    plan: Plan
-    place: Tensor  # anything of the device and dtype that it runs with
+    device: torch.device
+    dtype: torch.dtype
     products: int = 0
     entries: int = 0
     values: float = 0
@@ -60,19 +59,26 @@ class Choice:
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of the distances, per pair."""
+        """Multiplications and additions of the distances."""
         return self.products + self.entries
 
-    @property
     def seconds_per_pair(self) -> float:
-        rates = measured_rates(self.place.device, self.place.dtype)
+        rates = measured_rates(self.device, self.dtype)
         return (self.products * rates.product + self.entries * rates.entry + self.values * rates.value
                 + self.calls * rates.call)
 
     def seconds(self, noisy: int, source: int) -> float:
-        """What the plan is expected to take for so many noisy images and images of the source."""
-        reading = self.reads * measured_rates(self.place.device, self.place.dtype).read
-        return source * (reading + noisy * self.seconds_per_pair)
+        """What is expected for so many noisy images and images of the source."""
+        reading = self.reads * measured_rates(self.device, self.dtype).read
+        return source * (reading + noisy * self.seconds_per_pair())
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan, ready to run, and its cost."""
+
+    plan: Plan
+    cost: Cost
 
 
 def choose_plan(queries: WholeImage | Masks, z: Flat, scale: float, name: str = "auto") -> Choice:
@@ -80,11 +86,17 @@ def choose_plan(queries: WholeImage | Masks, z: Flat, scale: float, name: str = 
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
     if isinstance(queries, WholeImage):
-        return Choice(FullImage(), z[:0], products=2 * z.shape[1], reads=z.shape[1])
-    if name != "auto" or queries.keep.numel() < SMALL:
-        return _choice("dense" if name == "auto" else name, queries, z)
-    names = ["dense", "sparse", *(["differences"] if chain_is_exact(queries, z.dtype, scale) else [])]
-    return min((_choice(each, queries, z) for each in names), key=lambda choice: choice.seconds_per_pair)
+        return Choice(FullImage(), Cost(z.device, z.dtype, products=2 * z.shape[1], reads=z.shape[1]))
+    if name == "auto":
+        name = _fastest(queries, z, scale)
+    return Choice(_plan(name, queries, z), _cost(name, queries, z))
+
+
+def _fastest(masks: Masks, z: Flat, scale: float) -> str:
+    if masks.keep.numel() < SMALL:
+        return "dense"
+    names = ["dense", "sparse", *(["differences"] if chain_is_exact(masks, z.dtype, scale) else [])]
+    return min(names, key=lambda name: _cost(name, masks, z).seconds_per_pair())
 
 
 def chain_is_exact(masks: Masks, dtype: torch.dtype, scale: float) -> bool:
@@ -96,33 +108,38 @@ def chain_is_exact(masks: Masks, dtype: torch.dtype, scale: float) -> bool:
     return CHAIN_STEPS * torch.finfo(dtype).eps / 2 * (m + 2 * sigma * math.sqrt(m)) * scale < CHAIN_ERROR
 
 
-def _choice(name: str, masks: Masks, z: Flat) -> Choice:
+def _cost(name: str, masks: Masks, z: Flat) -> Cost:
     q, d = masks.keep.shape
-    common: dict[str, Any] = {"place": z[:0], "values": (q + d) / 2, "reads": d}
+    once = Cost(z.device, z.dtype, values=(q + d) / 2, reads=d)
     if name == "dense":
-        return Choice(_plan(name, masks, None, z), products=q * d, calls=1 / 2048, **common)
-    sums = _prepared(name, masks).to(z.device)
-    return Choice(_plan(name, masks, sums, z), entries=sums.entries,
-                  calls=1 / sparse_chunk(d, z.element_size(), 2**62), **common)
+        return replace(once, products=q * d, calls=1 / 2048)
+    return replace(once, entries=_entries(name, masks), calls=1 / sparse_chunk(d, z.element_size(), 2**62))
 
 
-def _plan(name: str, masks: Masks, sums: Sums | None, z: Flat) -> Plan:
-    if sums is None:
+def _plan(name: str, masks: Masks, z: Flat) -> Plan:
+    if name == "dense":
         return DenseMasks(masks.keep.to(device=z.device, dtype=z.dtype))
+    make = mask_sums if name == "sparse" else difference_sums
+    sums = _remembered(masks, f"{name} sums", lambda: make(masks)).to(z.device)
     if name == "sparse":
         return SparseMasks(masks, sums)
     assert masks.grid is not None, "differences need a grid"
     return MaskDifferences(masks, sums, masks.grid)
 
 
-_sums_of: WeakKeyDictionary[Masks, dict[str, Sums]] = WeakKeyDictionary()  # as long as the masks themselves are kept
+def _entries(name: str, masks: Masks) -> int:
+    used = (lambda: masks.keep) if name == "sparse" else (lambda: changes(masks))
+    return int(_remembered(masks, f"{name} entries", lambda: int(used().sum())))
 
 
-def _prepared(name: str, masks: Masks) -> Sums:
-    held = _sums_of.setdefault(masks, {})
-    if name not in held:
-        held[name] = mask_sums(masks) if name == "sparse" else difference_sums(masks)
-    return held[name]
+_memory: WeakKeyDictionary[Masks, dict[str, Any]] = WeakKeyDictionary()  # as long as the masks themselves are kept
+
+
+def _remembered(masks: Masks, what: str, make: Callable[[], Any]) -> Any:
+    held = _memory.setdefault(masks, {})
+    if what not in held:
+        held[what] = make()
+    return held[what]
 
 
 @lru_cache(maxsize=8)

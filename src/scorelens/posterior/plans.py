@@ -13,7 +13,7 @@ from itertools import pairwise
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
@@ -201,13 +201,18 @@ def mask_sums(masks: Masks) -> Sums:
 
 
 def difference_sums(masks: Masks) -> Sums:
-    """Every mask relative to that of the pixel before it: to the left, or above where there is none, or nothing."""
+    """Every mask relative to that of the pixel before it."""
+    return _sums(changes(masks), masks.keep)
+
+
+def changes(masks: Masks) -> Bool[Tensor, "q d"]:
+    """Where a mask differs from that of the pixel before it: to the left, or above where there is none, or nothing."""
     assert masks.grid is not None, "differences need a grid"
     keep = masks.keep.view(*masks.grid, -1)  # [C, H, W, d]
     changed = keep.clone()
     changed[:, :, 1:] ^= keep[:, :, :-1]
     changed[:, 1:, 0] ^= keep[:, :-1, 0]
-    return _sums(changed.view_as(masks.keep), masks.keep)
+    return changed.view_as(masks.keep)
 
 
 def sparse_chunk(d: int, itemsize: int, memory: int) -> int:

@@ -1,0 +1,108 @@
+"""docs/performance.md and its figures, from the rows of the performance suite; nothing in them is typed by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from scorelens.report.tables import markdown
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+LIMITS = {"cifar10": 3e9, "celeba": 12e9}
+INTRODUCTION = """# Performance
+
+The locality model weighs every training image once for every output pixel: one step costs, done plainly, a matrix
+product [N, D] @ [D, D] per noisy image. Scorelens computes the same numbers faster. Three exact plans stand behind it:
+
+- **dense**: the mask matrix times squared differences, the plain way;
+- **sparse**: squared differences added up over the pixels that each mask keeps, and no others;
+- **differences**: the mask of a pixel differs from its neighbour's in a few percent of its entries. Each distance is
+  the neighbour's plus what enters the mask minus what leaves it. Distances are taken relative to that of the mean
+  image, so that adding and subtracting costs no digits; where it would (small sigma), the plan is not used.
+
+A cost model, measured on the machine in a fraction of a second, takes the fastest for each noise level. `--dry-run`
+shows its choice and estimate, `--profile` where the time went, `--denoiser.plan` overrides it.
+
+All figures below are ratios or curves from one run on one machine (`make bench`); this page is written from
+`benchmarks/results/performance.jsonl`.
+"""
+
+
+def write_performance(rows: dict[str, dict[str, Any]]) -> None:
+    """The page and its figures."""
+    _growth_figure([row for cell, row in rows.items() if cell.startswith("growth")], DOCS / "performance-growth.png")
+    (DOCS / "performance.md").write_text(performance_page(rows))
+
+
+def performance_page(rows: dict[str, dict[str, Any]]) -> str:
+    plans = {cell.split()[1]: row for cell, row in rows.items() if cell.startswith("plans")}
+    parts = [INTRODUCTION, "## Ten steps, batch 8, threshold 0.05\n", _ratio_table(plans)]
+    parts += [f"### {name}, step by step\n\n{_step_table(row)}" for name, row in plans.items()]
+    parts += ["## Growth\n", "![Seconds of one step, measured and expected](performance-growth.png)\n",
+              _growth_table([row for cell, row in rows.items() if cell.startswith("growth")])]
+    parts += ["## Peak memory\n", _memory_table(rows), _machine(rows)]
+    return "\n".join(parts)
+
+
+def _ratio_table(plans: dict[str, dict[str, Any]]) -> str:
+    cells = [[name, f"{row['ratio']:.1f}", f"{row['ratio_with_masks']:.1f}", f"{row['dense_to_bare']:.2f}",
+              f"{max(step['largest_difference'] for step in row['steps']):.1e}"] for name, row in plans.items()]
+    table = markdown(["dataset", "dense / automatic", "with the masks' time in both", "dense / bare product",
+                      "largest difference of x0_hat"], cells)
+    scaled = [name for name, row in plans.items() if row["dense_batch"] < row["batch"]]
+    note = "".join(f"\nThe dense plan on {name} was timed on {plans[name]['dense_batch']} of the "
+                   f"{plans[name]['batch']} noisy images, and its time multiplied: it treats them one by one.\n"
+                   for name in scaled)
+    return f"{table}\n{note}"
+
+
+def _step_table(row: dict[str, Any]) -> str:
+    cells = [[f"{s['sigma']:.3g}", s["plan"], f"{s['density']:.3f}", f"{s['operations']:.3f}",
+              f"{s['dense_seconds'] / s['auto_seconds']:.1f}", f"{s['expected_seconds'] / s['auto_seconds']:.2f}",
+              f"{s['largest_difference']:.1e}"] for s in row["steps"]]
+    return markdown(["sigma", "plan", "mask density", "operations / D²", "dense / automatic", "expected / measured",
+                     "largest difference"], cells) + "\n"
+
+
+def _growth_table(rows: list[dict[str, Any]]) -> str:
+    cells = [[row["along"], f"{point['value']:g}", point["plan"],
+              f"{point['seconds'] / row['points'][0]['seconds']:.2f}",
+              f"{point['expected_seconds'] / point['seconds']:.2f}"] for row in rows for point in row["points"]]
+    return markdown(["along", "value", "plan", "time relative to the first", "expected / measured"], cells) + "\n"
+
+
+def _memory_table(rows: dict[str, dict[str, Any]]) -> str:
+    cells = [[name, f"{row['peak_bytes'] / 1e9:.2f}", f"{LIMITS[name] / 1e9:.0f}" if name in LIMITS else "-"]
+             for cell, row in rows.items() if cell.startswith("memory") for name in [cell.split()[1]]]
+    return markdown(["dataset", "peak, GB", "limit, GB"], cells) + "\n"
+
+
+def _machine(rows: dict[str, dict[str, Any]]) -> str:
+    seen = sorted({(row["environment"]["threads"], row["environment"]["versions"]["torch"]) for row in rows.values()})
+    return "Measured with " + "; ".join(f"{threads} threads, torch {version}" for threads, version in seen) + ".\n"
+
+
+def _growth_figure(rows: list[dict[str, Any]], path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    if not rows:
+        return
+    figure = Figure(figsize=(3.1 * len(rows), 3.0), layout="constrained")
+    for axes, row in zip(figure.subplots(1, len(rows), squeeze=False)[0], rows, strict=True):
+        values = [point["value"] for point in row["points"]]
+        axes.loglog(values, [point["seconds"] for point in row["points"]], "o-", color="#1f6fb4", label="measured")
+        expected = [point["expected_seconds"] for point in row["points"]]
+        axes.loglog(values, expected, "--", color="#c8502d", label="expected")
+        axes.set_title(f"seconds against {row['along']}", fontsize=10)
+        axes.grid(True, which="both", color="#eeeeee", lw=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.tick_params(labelsize=8, which="both")
+    figure.axes[0].legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=140)
+
+
+if __name__ == "__main__":
+    lines = (ROOT / "benchmarks" / "results" / "performance.jsonl").read_text().splitlines()
+    write_performance({row["cell"]: row for row in map(json.loads, lines)})

@@ -1,0 +1,164 @@
+"""The performance suite: ratios measured in one run, never bare times; and growth curves beside the cost model.
+
+    make bench                                         everything that is not in the results yet
+    python -m benchmarks.performance --only growth     cells whose name contains a word
+    python -m benchmarks.performance --fresh           forget the results and measure again
+
+Data are those under $SCORELENS_DATA. Each finished cell is a row of benchmarks/results/performance.jsonl; killed and
+started again, the run goes on with the next. docs/performance.md is written from the rows (benchmarks/pages.py).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import scorelens
+from benchmarks.pages import write_performance
+from scorelens.benchmark.environment import environment, peak_memory
+from scorelens.posterior.costs import measured_rates
+from scorelens.sampling import ddim_step
+
+RESULTS = Path(__file__).parent / "results" / "performance.jsonl"
+SEEDS = range(1000, 1008)  # noise that nothing was tuned on
+MIDDLE = 5  # of the ten noise levels, for growth curves
+DATASETS = {  # name -> what is loaded, and how many of the 8 noisy images the dense plan is timed on
+    "cifar10": ({"source": "cifar10"}, 8),
+    "mnist": ({"source": "mnist"}, 8),
+    "celeba": ({"source": "celeba", "split": "all"}, 1),
+}
+
+
+def load(name: str, **options: Any) -> scorelens.ImageSet:
+    return scorelens.load_images(**DATASETS[name][0], **options)
+
+
+def timed(work: Callable[[], Any]) -> tuple[float, Any]:
+    start = time.perf_counter()
+    result = work()
+    return time.perf_counter() - start, result
+
+
+def bare_product(images: scorelens.ImageSet, count: int = 2048) -> float:
+    """Seconds of [N, D] @ [D, D] in torch: `count` rows, as many times as it takes."""
+    x, w = torch.rand(count, images.dim), torch.rand(images.dim, images.dim)
+    return min(timed(lambda: x @ w)[0] for _ in range(3)) * len(images) / count
+
+
+def plans(name: str, threshold: float = 0.05) -> dict[str, Any]:
+    """Ten steps, batch 8: the automatic plan against the dense one at the same points, step by step."""
+    images = load(name)
+    auto = scorelens.build_denoiser("locality", images, threshold=threshold)
+    dense = replace(auto, plan="dense")  # shares the masks
+    dense_batch = DATASETS[name][1]
+    sigmas = scorelens.ddim_sigmas(10).tolist()
+    z = scorelens.seeded_noise(images.shape, SEEDS) * (1 + sigmas[0] ** 2) ** 0.5
+    auto(z[:1], 1.0)  # measures the rates
+    steps = []
+    for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
+        mask_seconds, masks = timed(partial(auto.masks, sigma))
+        choice_seconds, choice = timed(partial(auto.choice, z, sigma))
+        auto_seconds, x0_hat = timed(partial(auto, z, sigma))
+        dense_seconds, reference = timed(partial(dense, z[:dense_batch], sigma))
+        steps.append({"sigma": sigma, "plan": choice.plan.name, "density": masks.keep.float().mean().item(),
+                      "operations": choice.cost.operations / images.dim**2, "auto_seconds": auto_seconds,
+                      "dense_seconds": dense_seconds * len(SEEDS) / dense_batch,
+                      "expected_seconds": choice.cost.seconds(len(SEEDS), len(images)),
+                      "mask_seconds": mask_seconds + choice_seconds,
+                      "largest_difference": (x0_hat[:dense_batch] - reference).abs().max().item()})
+        z = ddim_step(z, x0_hat, sigma, following, clip=True)
+        print(f"  {name} sigma {sigma:.3g}: {dense_seconds * len(SEEDS) / dense_batch:.1f} -> {auto_seconds:.1f} s",
+              file=sys.stderr)
+    shared, fast, slow = (sum(step[key] for step in steps) for key in ("mask_seconds", "auto_seconds", "dense_seconds"))
+    return {"threshold": threshold, "batch": len(SEEDS), "dense_batch": dense_batch, "steps": steps,
+            "ratio": slow / fast, "ratio_with_masks": (slow + shared) / (fast + shared),
+            "dense_to_bare": slow / (10 * len(SEEDS) * bare_product(images))}
+
+
+def growth(along: str) -> dict[str, Any]:
+    """Seconds of one step as one thing grows, beside what the cost model expects."""
+    points = []
+    for value, images, threshold, batch, level in _growth_cases(along):
+        sigma = scorelens.ddim_sigmas(10)[level].item()
+        model = scorelens.build_denoiser("locality", images, threshold=threshold)
+        z = images[:batch] + sigma * scorelens.seeded_noise(images.shape, SEEDS[:batch])
+        seconds, expected = [], []
+        for _ in range(5):  # a shared machine changes its speed: prediction and measurement take turns
+            measured_rates.cache_clear()
+            choice = model.choice(z, sigma)
+            expected.append(choice.cost.seconds(batch, len(images)))
+            seconds.append(timed(partial(model, z, sigma))[0])
+        points.append({"value": value, "plan": choice.plan.name, "seconds": statistics.median(seconds),
+                       "expected_seconds": statistics.median(expected),
+                       "operations": choice.cost.operations, "images": len(images), "dim": images.dim, "batch": batch})
+    return {"along": along, "points": points}
+
+
+def _growth_cases(along: str) -> Iterator[tuple[float, scorelens.ImageSet, float, int, int]]:
+    if along == "N":
+        yield from ((n, load("cifar10", limit=n), 0.05, 4, MIDDLE) for n in (3125, 6250, 12500, 25000, 50000))
+    elif along == "D":
+        yield from ((3 * side**2, load("cifar10", limit=10000, resolution=side), 0.05, 4, MIDDLE)
+                    for side in (16, 20, 24, 28, 32))
+    elif along == "batch":
+        yield from ((b, load("cifar10", limit=10000), 0.05, b, MIDDLE) for b in (1, 2, 4, 8))
+    elif along == "threshold":
+        yield from ((tau, load("cifar10", limit=10000), tau, 4, MIDDLE) for tau in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2))
+    elif along == "noise level":
+        sigmas = scorelens.ddim_sigmas(10).tolist()
+        yield from ((sigmas[level], load("cifar10", limit=10000), 0.05, 4, level) for level in range(10))
+
+
+def memory(name: str) -> dict[str, Any]:
+    """Peak memory of a process that loads the data, takes the fitted statistics and does two steps of batch 8."""
+    images = load(name)
+    model = scorelens.build_denoiser("locality", images, threshold=0.05)
+    for sigma in scorelens.ddim_sigmas(10)[[0, 9]].tolist():
+        model(scorelens.seeded_noise(images.shape, SEEDS) * sigma, sigma)
+    return {"peak_bytes": peak_memory()}
+
+
+CELLS: dict[str, Callable[[], dict[str, Any]]] = {
+    **{f"growth {along}": partial(growth, along) for along in ("N", "D", "batch", "threshold", "noise level")},
+    **{f"memory {name}": partial(memory, name) for name in DATASETS},
+    "plans mnist": partial(plans, "mnist"),
+    "plans cifar10": partial(plans, "cifar10"),
+    "plans celeba": partial(plans, "celeba"),
+}
+
+
+def done() -> dict[str, dict[str, Any]]:
+    lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
+    return {row["cell"]: row for row in map(json.loads, lines)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="cells whose name contains this")
+    parser.add_argument("--fresh", action="store_true", help="measure again what is in the results")
+    arguments = parser.parse_args()
+    for cell, measure in CELLS.items():
+        if arguments.only not in cell or (cell in done() and not arguments.fresh):
+            continue
+        print(cell, file=sys.stderr)
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
+            row = {"cell": cell, **process.submit(measure).result(), "environment": environment()}
+        rows = {**done(), cell: row}
+        RESULTS.write_text("".join(json.dumps(rows[name]) + "\n" for name in CELLS if name in rows))
+    write_performance(done())
+
+
+if __name__ == "__main__":
+    main()
