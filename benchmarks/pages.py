@@ -96,9 +96,14 @@ def _growth_figure(rows: list[dict[str, Any]], path: Path) -> None:
         expected = [point["expected_seconds"] for point in row["points"]]
         axes.loglog(values, expected, "--", color="#c8502d", label="expected")
         axes.set_title(f"seconds against {row['along']}", fontsize=10)
-        axes.grid(True, which="both", color="#eeeeee", lw=0.6)
+        axes.grid(True, which="major", color="#eeeeee", lw=0.6)
+        shown = values if len(values) < 7 else values[::3]
+        axes.set_xticks(shown, [f"{value:.3g}" if value < 1000 else f"{value:,.0f}" for value in shown])
+        axes.set_xticks([], minor=True)
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("{x:g}")
         axes.spines[["top", "right"]].set_visible(False)
-        axes.tick_params(labelsize=8, which="both")
+        axes.tick_params(labelsize=7, which="both")
     figure.axes[0].legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=140)
 
