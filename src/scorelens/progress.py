@@ -6,10 +6,11 @@ step has come), and neither knows nor cares whether anyone is looking.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tqdm import tqdm
 
@@ -30,7 +31,7 @@ def shown() -> Iterator[None]:
 
 def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
     """The items, with a bar once they have taken two seconds."""
-    return iter(tqdm(items, label, total, unit=unit, delay=2, leave=False, disable=not _shown.get()))
+    return iter(tqdm(items, label, total, unit=unit, disable=not _shown.get(), **_manners()))
 
 
 def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
@@ -38,8 +39,8 @@ def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
     if not _shown.get():
         yield from items
         return
-    with tqdm(desc=label, total=total, unit="step", delay=2, leave=False,
-              bar_format="{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]") as bar:
+    with tqdm(desc=label, total=total, bar_format="{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]",
+              **_manners()) as bar:
         token = _steps.set(bar)
         try:
             for done, item in enumerate(items, start=1):
@@ -47,6 +48,11 @@ def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
                 yield item
         finally:
             _steps.reset(token)
+
+
+def _manners() -> dict[str, Any]:
+    """Nothing in the first two seconds, nothing left behind, and a log file is not filled with it."""
+    return {"delay": 2, "leave": False, "mininterval": 0.1 if sys.stderr.isatty() else 15}
 
 
 def fraction(done: float) -> None:
