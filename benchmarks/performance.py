@@ -87,23 +87,36 @@ def plans(name: str, threshold: float = 0.05) -> dict[str, Any]:
 
 
 def growth(along: str) -> dict[str, Any]:
-    """Seconds of one step as one thing grows, beside what the cost model expects."""
-    points = []
-    for value, images, threshold, batch, level in _growth_cases(along):
-        sigma = scorelens.ddim_sigmas(10)[level].item()
+    """Seconds of one step as one thing grows, beside what the cost model expects.
+
+    A shared machine changes its speed: all points take turns, so that a slow moment hits them alike, and the best of
+    each counts, for prediction and measurement."""
+    points = [_GrowthPoint(along, *case) for case in _growth_cases(along)]
+    for _ in range(5):
+        for point in points:
+            point.measure()
+    return {"along": along, "points": [point.row() for point in points]}
+
+
+class _GrowthPoint:
+    def __init__(self, along: str, value: float, images: scorelens.ImageSet, threshold: float, batch: int, level: int):
         stats = scorelens.fit_gaussian(load("cifar10")) if along == "N" else None  # the same masks for every N
-        model = scorelens.build_denoiser("locality", images, threshold=threshold, stats=stats)
-        z = images[:batch] + sigma * scorelens.seeded_noise(images.shape, SEEDS[:batch])
-        seconds, expected = [], []
-        for _ in range(5):  # a shared machine changes its speed: both take turns, and the best of each counts
-            measured_rates.cache_clear()
-            choice = model.choice(z, sigma)
-            expected.append(choice.cost.seconds(batch, len(images)))
-            seconds.append(timed(partial(model, z, sigma))[0])
-        points.append({"value": value, "plan": choice.plan.name, "seconds": min(seconds),
-                       "expected_seconds": min(expected), "operations": choice.cost.operations,
-                       "images": len(images), "dim": images.dim, "batch": batch})
-    return {"along": along, "points": points}
+        self.value, self.images, self.sigma = value, images, scorelens.ddim_sigmas(10)[level].item()
+        self.model = scorelens.build_denoiser("locality", images, threshold=threshold, stats=stats)
+        self.z = images[:batch] + self.sigma * scorelens.seeded_noise(images.shape, SEEDS[:batch])
+        self.seconds: list[float] = []
+        self.expected: list[float] = []
+
+    def measure(self) -> None:
+        measured_rates.cache_clear()
+        self.choice = self.model.choice(self.z, self.sigma)
+        self.expected.append(self.choice.cost.seconds(len(self.z), len(self.images)))
+        self.seconds.append(timed(partial(self.model, self.z, self.sigma))[0])
+
+    def row(self) -> dict[str, Any]:
+        return {"value": self.value, "plan": self.choice.plan.name, "seconds": min(self.seconds),
+                "expected_seconds": min(self.expected), "operations": self.choice.cost.operations,
+                "images": len(self.images), "dim": self.images.dim, "batch": len(self.z)}
 
 
 def _growth_cases(along: str) -> Iterator[tuple[float, scorelens.ImageSet, float, int, int]]:

@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from scorelens.cli import main
+from scorelens.commands.plans import phase_table
 from scorelens.data.images import to_uint8
 from scorelens.noise import seeded_noise
 
@@ -232,3 +233,8 @@ def test_plans_are_recorded_and_the_profile_accounts_for_the_time(capsys, tmp_pa
     assert [plan["sigma"] for plan in record["plans"]] == record["sigmas"]
     within = ("distances", "softmax and response", "reading the data", "choosing a plan", "masks")
     assert sum(record["phase_seconds"][phase] for phase in within) <= sum(record["step_seconds"])
+
+
+def test_what_no_phase_claims_is_everything_else():
+    """Steps of 4 s and statistics of 1 s, of which the phases explain 4."""
+    assert "| everything else | 1.00 |   20% |" in phase_table({"distances": 3.0, "statistics": 1.0}, 4.0)
