@@ -4,6 +4,7 @@ from scorelens.checks import PropertyError, check_denoiser
 from scorelens.data import SOURCES, ImageSet, load_images
 from scorelens.denoisers import DENOISERS, build_denoiser
 from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, r2
+from scorelens.networks import load_network, zoo_names
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.sampling import Samples, Step, sample, trajectory
 from scorelens.statistics import GaussianStats, fit_gaussian
@@ -27,6 +28,7 @@ __all__ = [
     "ddim_sigmas",
     "fit_gaussian",
     "load_images",
+    "load_network",
     "memorized",
     "mse",
     "novelty",
@@ -35,4 +37,5 @@ __all__ = [
     "sample",
     "seeded_noise",
     "trajectory",
+    "zoo_names",
 ]

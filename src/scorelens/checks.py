@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -42,7 +43,7 @@ def check_denoiser(model: Denoiser, images: ImageSet | None = None) -> None:
     that says `converges_to_mean` is also held to that: at overwhelming noise it must return the mean of the data.
     """
     images = images if images is not None else getattr(model, "images", None)
-    shape = images.shape if images is not None else getattr(model, "shape", DEFAULT_SHAPE)
+    shape = images.shape if images is not None else getattr(model, "shape", None) or DEFAULT_SHAPE
     subject = _Subject(model, tuple(shape), images)
     for name, check in PROPERTIES.items():
         problem = check(subject)
@@ -93,10 +94,11 @@ def _batch_invariant(s: _Subject) -> str | None:
 
 
 def _finite(s: _Subject) -> str | None:
+    low, high = getattr(s.denoiser, "sigma_range", (0.0, math.inf))
     grid = ddim_sigmas(10).tolist()
-    for sigma in (grid[0], grid[-1]):
+    for sigma in (min(grid[0], high), max(grid[-1], low)):
         if not torch.isfinite(s.denoiser(s.noisy(sigma), sigma)).all():
-            return f"NaN or infinite values at sigma = {sigma:.4g}, an end of the 10-step grid"
+            return f"NaN or infinite values at sigma = {sigma:.4g}, an end of its noise levels"
     return None
 
 

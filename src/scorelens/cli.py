@@ -16,6 +16,7 @@ from scorelens import __version__, progress
 from scorelens.commands.data import info, list_sources
 from scorelens.commands.demo import demo
 from scorelens.commands.sample import sample
+from scorelens.commands.train import train
 from scorelens.data import load_images
 from scorelens.denoisers import DENOISERS, denoiser_options
 from scorelens.types import ScorelensError, nearest_name, unknown
@@ -36,6 +37,7 @@ COMMANDS = {
     "data info": Command(info, "scorelens data info digits", data="positional"),
     "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
                       data="flag"),
+    "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
 NOT_FLAGS = {"images", "source", "options", "stats"}  # parameters that are objects, not text
@@ -58,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("scorelens: interrupted; nothing was written", file=sys.stderr)
+        print("scorelens: interrupted; nothing half-written is left (train goes on with the same command)",
+              file=sys.stderr)
         return 130
     return 2
 
@@ -200,6 +203,7 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
         if hint is bool:
             how["action"] = "store_true"
         else:
+            how["required"] = default is inspect.Parameter.empty
             item = _list_item(hint)
             how |= {"type": lambda text, h=item or hint: _convert(text, h), "nargs": "+" if item else None,
                     "metavar": _metavar(item or hint, flag)}

@@ -85,6 +85,15 @@ def bootstrap(values: Tensor, confidence: float = 0.95, resamples: int = 2000, s
     return Interval(float(data.mean()), float(low), float(high), confidence)
 
 
+def summary(values: Tensor) -> dict[str, float]:
+    """Mean, std (n - 1), median and 95 % interval of the mean: how a row of results tells one value per image."""
+    interval = bootstrap(values)
+    data = values.detach().double()
+    spread = data.std().item() if len(data) > 1 else 0.0
+    return {"mean": interval.mean, "std": spread, "median": data.quantile(0.5).item(), "low": interval.low,
+            "high": interval.high}
+
+
 def _pair(prediction: Tensor, reference: Tensor) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
     """Both flattened, in float64 where the device has it."""
     if prediction.shape != reference.shape:

@@ -7,7 +7,7 @@ step has come), and neither knows nor cares whether anyone is looking.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -29,9 +29,14 @@ def shown() -> Iterator[None]:
         _shown.reset(token)
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "it") -> Iterator[T]:
-    """The items, with a bar once they have taken two seconds."""
-    return iter(tqdm(items, label, total, unit=unit, disable=not _shown.get(), **_manners()))
+def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "it", *, first: int = 0,
+          note: Callable[[T], str] | None = None) -> Iterator[T]:
+    """The items, with a bar once they have taken two seconds: from `first`, and with a note on the latest item."""
+    bar = tqdm(items, label, total, unit=unit, initial=first, disable=not _shown.get(), **_manners())
+    for item in bar:
+        if note is not None and not bar.disable:
+            bar.set_postfix_str(note(item), refresh=False)
+        yield item
 
 
 def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from scorelens.benchmark.comparison import sampled
 from scorelens.commands.run_folder import noise_record, run_folder
-from scorelens.commands.sample import timed_steps
 from scorelens.data import load_images
 from scorelens.denoisers import build_denoiser
 from scorelens.metrics import memorized, novelty
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.figures import Row, labelled_rows
 from scorelens.report.tables import markdown
-from scorelens.sampling import finished
 
 SHOWN = 12  # samples in the picture
 SHOWCASE = ("optimal", "nearest", "smoothed", "wiener", "locality")
@@ -34,14 +33,14 @@ def demo(*, num: int = 128, steps: int = 10, seed: int = 0, out: Path | None = N
     rows: list[dict[str, Any]] = []
     with run_folder("demo", "digits", out) as run:
         for name in SHOWCASE:
-            taken, seconds = timed_steps(build_denoiser(name, digits), noise, sigmas)
-            final = finished(taken[-1])
+            found_samples = sampled(build_denoiser(name, digits), noise, sigmas)
+            final = found_samples.images
             found = novelty(final, digits)
             nearest = Row("nearest training image", digits[found.index[:SHOWN]], attached=True)
             pictures += [Row(name, final[:SHOWN]), nearest]
             rows.append({"denoiser": name, "novelty_rms": found.rms.mean().item(),
                          "novelty_mse": found.mse.mean().item(), "memorized": memorized(final, digits),
-                         "ms_per_image": 1000 * sum(seconds) / num})
+                         "ms_per_image": 1000 * sum(found_samples.seconds) / num})
         run.record.update(data=digits.describe(), sigmas=sigmas, noise=noise_record(seeds, noise), rows=rows)
         labelled_rows(pictures, run.folder / "grid.png",
                       title="Five closed-form denoisers of the digits, sampled from the same noise")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -10,15 +9,16 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from scorelens import progress, timings
+from scorelens import timings
+from scorelens.benchmark.comparison import sampled
 from scorelens.commands.plans import phase_table, plans, tell_plans
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import build_denoiser, denoiser_options
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.figures import Row, image_grid, labelled_rows
-from scorelens.sampling import Step, finished, trajectory
-from scorelens.types import Denoiser, ScorelensError
+from scorelens.sampling import Step, finished
+from scorelens.types import ScorelensError
 
 SHOWN = 8  # samples in the picture of the trajectory
 SHOWN_STEPS = 10
@@ -54,26 +54,15 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
             model = build_denoiser(denoiser, images, **(options or {}))
         run.record.update(data=images.describe(), denoiser={"name": denoiser, **given}, sampler=sampler, sigmas=sigmas,
                           noise=noise_record(seeds, noise))
-        taken, run.record["step_seconds"] = timed_steps(model, noise, sigmas, sampler)
+        found = sampled(model, noise, sigmas, method=sampler)
+        run.record["step_seconds"] = found.seconds
         run.record.update(plans=plans(model, noise, sigmas), phase_seconds=dict(phases))
-        write_samples(run, taken, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
+        write_samples(run, found.steps, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
     print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
           f"{run.final / 'trajectory.png'}")
     if profile:
         print(f"\n{phase_table(phases, sum(run.record['step_seconds']))}")
     return run.final
-
-
-def timed_steps(model: Denoiser, noise: torch.Tensor, sigmas: list[float],
-                sampler: str = "ddim") -> tuple[list[Step], list[float]]:
-    """The trajectory and the seconds each step took, with a progress bar."""
-    clock, taken, seconds = time.perf_counter(), [], []
-    with torch.no_grad():
-        for step in progress.steps(trajectory(model, noise, sigmas, method=sampler), "sampling", len(sigmas)):
-            taken.append(step)
-            seconds.append(time.perf_counter() - clock)
-            clock = time.perf_counter()
-    return taken, seconds
 
 
 def write_samples(run: Run, steps: list[Step], title: str, *, clip: bool) -> None:

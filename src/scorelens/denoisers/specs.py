@@ -1,0 +1,55 @@
+"""Denoisers written as text, `locality:threshold=0.05,softmax=batch-mean`, for lists of them on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+from scorelens.data.images import ImageSet
+from scorelens.denoisers import build_denoiser, denoiser_options
+from scorelens.types import Denoiser, ScorelensError, unknown
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A denoiser's name and options."""
+
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        given = ",".join(f"{key}={value}" for key, value in self.options.items())
+        return f"{self.name}:{given}" if given else self.name
+
+    def build(self, images: ImageSet) -> Denoiser:
+        return build_denoiser(self.name, images, **self.options)
+
+
+def parse_specs(text: str) -> list[Spec]:
+    """What the text names; `locality:threshold=0.02/0.05` are candidates, one for each value, to choose from.
+
+    >>> [str(spec) for spec in parse_specs("locality:threshold=0.02/0.05")]
+    ['locality:threshold=0.02', 'locality:threshold=0.05']
+    """
+    name, _, rest = text.partition(":")
+    known = denoiser_options(name)
+    values: dict[str, list[Any]] = {}
+    for part in filter(None, rest.split(",")):
+        key, equals, given = part.partition("=")
+        if not equals or not given:
+            raise ScorelensError(f"in {text!r}: expected option=value, got {part!r}; e.g. locality:threshold=0.05")
+        if key not in known:
+            raise unknown(f"option of {name}", key, known)
+        values[key] = [_value(word) for word in given.split("/")]
+    return [Spec(name, dict(zip(values, chosen, strict=True))) for chosen in product(*values.values())]
+
+
+def _value(word: str) -> Any:
+    """A number where it reads as one, else true, false or the word itself."""
+    for kind in (int, float):
+        try:
+            return kind(word)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(word, word)

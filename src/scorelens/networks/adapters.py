@@ -1,0 +1,161 @@
+"""Any diffusion network as a denoiser: what it predicts and how it counts noise, translated to x0_hat(z, sigma)."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from scorelens.noise import Schedule
+from scorelens.types import Images, ScorelensError, Shape, at_least_float32, check_noisy, check_sigma, unknown
+
+
+def from_epsilon(epsilon: Images, z: Images, sigma: float) -> Images:
+    """z = x0 + sigma eps."""
+    return z - sigma * epsilon
+
+
+def from_x0(x0: Images, z: Images, sigma: float) -> Images:
+    """diffusers' "sample", or EDM's D(z, sigma): there is nothing to translate."""
+    return x0
+
+
+def from_v(v: Images, z: Images, sigma: float) -> Images:
+    """v = sqrt(a) eps - sqrt(1 - a) x0 (Salimans & Ho 2022), with a = 1 / (1 + sigma^2)."""
+    return (z - sigma * math.sqrt(1 + sigma ** 2) * v) / (1 + sigma ** 2)
+
+
+def from_velocity(velocity: Images, z: Images, sigma: float) -> Images:
+    """Flow matching's dx_s/ds = eps - x0: x0 = x_s - s velocity, with s = sigma / (1 + sigma) and x_s = (1 - s) z."""
+    return (z - sigma * velocity) / (1 + sigma)
+
+
+PARAMETRIZATIONS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "epsilon": from_epsilon,
+    "x0": from_x0,
+    "v": from_v,
+    "velocity": from_velocity,
+    "denoised": from_x0,
+}
+
+
+@final
+class Network:
+    """A trained network as a Denoiser: raw x0_hat, not clipped, differentiable in z, in the precision of z.
+
+    A module is copied as it is now and never trained through here: evaluation mode, no gradients of the weights; one
+    converted copy is kept for each device and precision it meets. Any other callable is used as it is.
+    """
+
+    def __init__(self, model: Callable[..., Any], parametrization: str, schedule: Schedule, shape: Shape | None = None,
+                 label: int | None = None, card: Mapping[str, Any] | None = None,
+                 origin: Mapping[str, Any] | None = None) -> None:
+        """
+        Args:
+            model: called as model(x_t, t), with t [B]; for "denoised" as model(z, sigma), with one sigma, a tensor [].
+            parametrization: what it returns, a name in PARAMETRIZATIONS.
+            schedule: its noise levels.
+            shape: (C, H, W) of its images, checked at each call where it is known.
+            label: the class it is to denoise, given to the model as class_labels= [B].
+            card: what its authors say of it.
+            origin: where it comes from, for the record of a run.
+        """
+        if parametrization not in PARAMETRIZATIONS:
+            raise unknown("parametrization", parametrization, PARAMETRIZATIONS)
+        self.parametrization, self.schedule, self.shape, self.label = parametrization, schedule, shape, label
+        self.card, self._origin = dict(card or {}), dict(origin or {})
+        self._model = _frozen(model) if isinstance(model, nn.Module) else model
+        self._copies: dict[tuple[torch.device, torch.dtype], nn.Module] = {}
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        sigma, z = check_sigma(sigma), check_noisy(z, self.shape or _shape_of(z))
+        wide = at_least_float32(z)
+        output = self._predict(self.schedule.scale(sigma) * wide, self.schedule.time(sigma))
+        return PARAMETRIZATIONS[self.parametrization](output, wide, sigma).to(z.dtype)
+
+    @property
+    def sigma_range(self) -> tuple[float, float]:
+        """The noise levels it knows."""
+        return self.schedule.range
+
+    def describe(self) -> dict[str, Any]:
+        """What ran, for the record of a run."""
+        low, high = self.schedule.range
+        return {**self._origin, "class": _class_name(self._model), "parameters": self._count,
+                "parametrization": self.parametrization, "schedule": self.schedule.kind,
+                "sigmas": [low, high if math.isfinite(high) else None], "label": self.label, "weights": self._hash}
+
+    def _predict(self, x: Images, time: float) -> Images:
+        """The model's output for x_t. Of twice the channels the first half: the second is a learned variance."""
+        t = torch.full(() if self.parametrization == "denoised" else (len(x),), time, dtype=x.dtype, device=x.device)
+        options = {} if self.label is None else {"class_labels": torch.full((len(x),), self.label, device=x.device)}
+        output = _as_tensor(self._model_like(x)(x, t, **options))
+        if output.ndim == 4 and output.shape[1] == 2 * x.shape[1]:
+            output = output[:, :x.shape[1]]
+        if output.shape != x.shape:
+            raise ScorelensError(f"the network turned {list(x.shape)} into {list(output.shape)}: they must be equal")
+        return output
+
+    def _model_like(self, x: Tensor) -> Callable[..., Any]:
+        """The model on the device and in the precision of x."""
+        if not isinstance(self._model, nn.Module):
+            return self._model
+        key = (x.device, x.dtype)
+        if key not in self._copies:
+            self._copies[key] = self._model if _is_like(self._model, x) else copy.deepcopy(self._model).to(x)
+        return self._copies[key]
+
+    @property
+    def _count(self) -> int | None:
+        return sum(p.numel() for p in self._model.parameters()) if isinstance(self._model, nn.Module) else None
+
+    @cached_property
+    def _hash(self) -> str | None:
+        return _weights_hash(self._model) if isinstance(self._model, nn.Module) else None
+
+
+def _frozen(model: nn.Module) -> nn.Module:
+    return copy.deepcopy(model).eval().requires_grad_(False)
+
+
+def _is_like(model: nn.Module, x: Tensor) -> bool:
+    floats = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
+    return all(tensor.device == x.device and tensor.dtype == x.dtype for tensor in floats)
+
+
+def _shape_of(z: Tensor) -> Shape:
+    """What z says itself, for a network that takes any shape."""
+    if not isinstance(z, Tensor) or z.ndim != 4:
+        found = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
+        raise ScorelensError(f"z must be a floating-point tensor [B, C, H, W], got {found}")
+    _, c, h, w = z.shape
+    return c, h, w
+
+
+def _as_tensor(output: Any) -> Tensor:
+    """A model returns a tensor, a tuple that begins with one, or diffusers' output with its `sample`."""
+    if isinstance(output, Tensor):
+        return output
+    found = output[0] if isinstance(output, tuple) and output else getattr(output, "sample", None)
+    if isinstance(found, Tensor):
+        return found
+    raise ScorelensError(f"the network returned {type(output).__name__}, not a tensor, a tuple of them or a .sample")
+
+
+def _class_name(model: Callable[..., Any]) -> str:
+    return getattr(model, "__name__", type(model).__name__)
+
+
+def _weights_hash(model: nn.Module) -> str:
+    """sha256 over the names, shapes and values of the weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()

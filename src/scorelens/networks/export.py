@@ -1,0 +1,46 @@
+"""A trained network as a folder that diffusers itself reads, with a card that says where it came from."""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from scorelens.files import atomic_file
+from scorelens.noise import TRAIN_STEPS
+
+if TYPE_CHECKING:
+    from torch import nn
+
+CARD = "card.json"
+PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample"}  # our names, diffusers' names
+
+
+def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False) -> None:
+    """A diffusers pipeline in `folder`: unet/ or transformer/, scheduler/, and model_index.json last of all."""
+    from diffusers import DDIMScheduler
+
+    part = "unet" if type(model).__name__ == "UNet2DModel" else "transformer"
+    scheduler = DDIMScheduler(num_train_timesteps=TRAIN_STEPS, prediction_type=PREDICTION_TYPES[prediction])
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, Any] = {part: copy.deepcopy(model).half() if half else model, "scheduler": scheduler}
+    for name, saved in parts.items():
+        partial = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
+        saved.save_pretrained(partial)
+        partial.chmod(0o755)
+        shutil.rmtree(folder / name, ignore_errors=True)  # of an export that was interrupted
+        partial.rename(folder / name)
+    write_json(folder / "model_index.json", {
+        "_class_name": "DDIMPipeline", part: ["diffusers", type(model).__name__],
+        "scheduler": ["diffusers", "DDIMScheduler"]})
+
+
+def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
+    """A JSON file, whole or absent."""
+    indent = 2 if isinstance(content, Mapping) else None
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=indent, default=str) + "\n")

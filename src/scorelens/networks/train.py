@@ -1,0 +1,162 @@
+"""Training, as a generator: it yields its state after every step; callers save, show or stop.
+
+Everything random at step k is drawn from (seed, k) alone, so that a training that goes on from step k ends as if it had
+never been interrupted.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.networks.architectures import Preset, build_network, call_options
+from scorelens.noise import TRAIN_STEPS, ddpm_alphas
+from scorelens.types import ScorelensError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+WARMUP = 200  # steps, or a twentieth of the training if that is less
+MAX_NORM = 1.0  # of the gradient, as DDPM clips it
+Prediction = Literal["epsilon", "x0"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """All that decides the weights, beside the images, the number of steps and the machine."""
+
+    network: str
+    sizes: Preset
+    prediction: Prediction
+    batch: int
+    learning_rate: float
+    dropout: float
+    ema: float
+    seed: int
+    precision: Literal["float32", "bfloat16"]
+
+    def __post_init__(self) -> None:
+        if self.batch < 1:
+            raise ScorelensError(f"batch must be at least 1, got {self.batch}")
+        if not self.learning_rate > 0:
+            raise ScorelensError(f"learning_rate must be a number > 0, got {self.learning_rate:g}")
+        for name, value in (("dropout", self.dropout), ("ema", self.ema)):
+            if not 0 <= value < 1:
+                raise ScorelensError(f"{name} must be at least 0 and below 1, got {value:g}")
+
+
+@dataclass
+class State:
+    """A training after `step` steps. Changed in place by the next one."""
+
+    model: nn.Module
+    averaged: nn.Module  # the exponential moving average of its weights: what is kept in the end
+    optimizer: torch.optim.Optimizer
+    step: int = 0
+    losses: list[float] = field(default_factory=list)  # one per step
+
+    @property
+    def loss(self) -> float:
+        """The mean of the last hundred steps."""
+        return float(np.mean(self.losses[-100:])) if self.losses else math.nan
+
+
+class NotFiniteError(ScorelensError):
+    """The loss or the weights are no longer numbers."""
+
+
+def initial_state(images: ImageSet, recipe: Recipe, device: torch.device | str = "cpu") -> State:
+    """The network as the seed initializes it, and Adam at its start."""
+    with _seeded(recipe.seed, -1, torch.device(device)):
+        model = build_network(recipe.network, images.shape, sizes=recipe.sizes, dropout=recipe.dropout)
+    model = model.to(device).train()
+    averaged = copy.deepcopy(model).eval().requires_grad_(False)
+    fused = torch.device(device).type in ("cpu", "cuda")
+    return State(model, averaged, torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, fused=fused))
+
+
+def train(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
+    """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, plain squared error."""
+    device = next(state.model.parameters()).device
+    a = ddpm_alphas().float().to(device)
+    while state.step < steps:
+        draw = torch.Generator().manual_seed(_mixed(recipe.seed, state.step))
+        x0 = images[_batch(len(images), recipe, state.step)].to(device)
+        t = torch.randint(TRAIN_STEPS, (len(x0),), generator=draw).to(device)
+        eps = torch.randn(x0.shape, generator=draw).to(device)
+        with _seeded(recipe.seed, state.step, device) if recipe.dropout else nullcontext():
+            loss = _loss(state.model, x0, eps, a[t].view(-1, 1, 1, 1), t, recipe)
+        _update(state, loss, _rate(recipe, state.step, steps), recipe.ema)
+        yield state
+
+
+def _loss(model: nn.Module, x0: Tensor, eps: Tensor, a: Tensor, t: Tensor, recipe: Recipe) -> Tensor:
+    x_t = a.sqrt() * x0 + (1 - a).sqrt() * eps
+    options = {name: torch.full_like(t, value) for name, value in call_options(model).items()}
+    with torch.autocast(x0.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
+        prediction = model(x_t, t, **options).sample
+    target = eps if recipe.prediction == "epsilon" else x0
+    return (prediction.float() - target).square().mean()
+
+
+def _update(state: State, loss: Tensor, rate: float, ema: float) -> None:
+    """One step of Adam and of the average; a loss that is no number changes nothing."""
+    if not math.isfinite(loss.item()):
+        raise NotFiniteError(f"the loss is {loss.item()} at step {state.step + 1}")
+    state.optimizer.param_groups[0]["lr"] = rate
+    state.optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM)
+    state.optimizer.step()
+    state.step += 1
+    state.losses.append(loss.item())
+    share = 1 - min(ema, state.step / (state.step + 9))  # a young average forgets its random beginning quickly
+    torch._foreach_lerp_(list(state.averaged.parameters()), list(state.model.parameters()), share)
+
+
+def check_finite(state: State) -> None:
+    """Refuse weights that are no numbers: a checkpoint never holds any."""
+    if not all(bool(torch.isfinite(p).all()) for p in state.model.parameters()):
+        raise NotFiniteError(f"the weights are not finite after step {state.step}")
+
+
+def steps_per_epoch(images: ImageSet, batch: int) -> int:
+    """The last batch of an epoch may be smaller."""
+    return math.ceil(len(images) / batch)
+
+
+def _batch(count: int, recipe: Recipe, step: int) -> np.ndarray:
+    """Which images step `step` sees: each epoch is a shuffle of its own."""
+    per_epoch = math.ceil(count / recipe.batch)
+    epoch, k = divmod(step, per_epoch)
+    order = np.random.default_rng((recipe.seed, epoch)).permutation(count)
+    return order[k * recipe.batch:(k + 1) * recipe.batch]
+
+
+def _rate(recipe: Recipe, step: int, steps: int) -> float:
+    """Linear warm-up, then constant, or down to zero along a half cosine."""
+    warm = min(1.0, (step + 1) / max(1, min(WARMUP, steps // 20)))
+    return recipe.learning_rate * warm * (0.5 * (1 + math.cos(math.pi * step / steps)) if recipe.sizes.decay else 1.0)
+
+
+def _mixed(seed: int, step: int) -> int:
+    """One number for (seed, step), far from those of neighbouring seeds."""
+    return int(np.random.SeedSequence((seed, step + 1)).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+@contextmanager
+def _seeded(seed: int, step: int, device: torch.device) -> Iterator[None]:
+    """torch's own generators (initialization, dropout) for one step, and as they were afterwards."""
+    devices: list[Any] = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(_mixed(seed, step))
+        yield

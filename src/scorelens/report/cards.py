@@ -1,0 +1,49 @@
+"""Model cards: what a trained network is, where it came from, and how well its seeds agree."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from scorelens.report.tables import markdown
+
+
+def model_card(name: str, card: Mapping[str, Any]) -> str:
+    """The card of a network as Markdown."""
+    data, versions = card["data"], card["environment"]["versions"]
+    length = f"{card['steps']:,} steps of {card['batch']} images ({card['images_seen']:,} images seen)"
+    facts = {
+        "network": f"{card['network']}, preset {card['preset']}, {card['parameters']:,} parameters",
+        "predicts": card["prediction"],
+        "data": f"{data['name']}, {data['split']} split, {data['count']:,} images of "
+                f"{' x '.join(map(str, data['shape']))}, fingerprint `{data['fingerprint']}`",
+        "training": f"{length}, {card['seconds'] / 60:.0f} minutes on {card['environment']['device']}",
+        "recipe": f"Adam, learning rate {card['learning_rate']:g}"
+                  f"{' falling to 0 along a half cosine' if card['sizes']['decay'] else ''}, dropout "
+                  f"{card['dropout']:g}, averaged weights (decay {card['ema']:g}), {card['precision']}, "
+                  f"seed {card['seed']}",
+        "loss at the end": f"{card['loss']:.4f}",
+        "made with": ", ".join(f"{package} {version}" for package, version in versions.items()),
+    }
+    if "half_precision" in card:
+        facts["stored as"] = _stored(card["half_precision"])
+    lines = [f"# {name}", "", *(f"- **{key}:** {value}" for key, value in facts.items()), "",
+             "![samples](samples.png)", "", "![training](loss.png)", ""]
+    if "agreement" in card:
+        lines += _agreement(card["agreement"])
+    return "\n".join(lines)
+
+
+def _stored(check: Mapping[str, Any]) -> str:
+    kind = "float16" if check["used"] else "float32"
+    return f"{kind} (samples of the float16 weights have r2 {check['r2']:.6f} with those of the float32 weights)"
+
+
+def _agreement(found: Mapping[str, Any]) -> list[str]:
+    """The table of agreement over images seen."""
+    first, last = found["noise_seeds"]
+    rows = [[f"{point['images_seen']:,}", f"{point['r2']['mean']:.3f}", f"{point['r2']['std']:.3f}",
+             f"{point['r2']['low']:.3f} … {point['r2']['high']:.3f}"] for point in found["curve"]]
+    return [f"r2 between the {found['steps']}-step samples of this network and {found['with']}, noise seeds "
+            f"{first}–{last}, by images seen:", "",
+            markdown(["images seen", "mean r2", "std", "95 % interval"], rows), ""]

@@ -1,0 +1,42 @@
+"""Pictures of a training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scorelens.report.figures import INK, MUTED, _quiet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def training_curves(losses: Sequence[float], batch: int, path: Path, *, title: str,
+                    agreement: Sequence[tuple[int, float]] = ()) -> None:
+    """The loss against images seen and, where it is known, the agreement with another seed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5 if agreement else 6.0, 3.2), layout="constrained")
+    panels = figure.subplots(1, 2 if agreement else 1, squeeze=False)[0]
+    _draw_losses(panels[0], np.asarray(losses), batch)
+    if agreement:
+        seen, scores = zip(*agreement, strict=True)
+        panels[1].semilogx(seen, scores, "-o", color="#c8502d", ms=4, lw=1.6)
+        panels[1].set(xlabel="images seen", ylabel="r2 between the two seeds", ylim=(min(0.0, *scores), 1.02))
+        _quiet(panels[1])
+    panels[0].set_title(title, fontsize=10, color=INK, loc="left")
+    figure.savefig(path, dpi=160)
+
+
+def _draw_losses(axes: Axes, losses: np.ndarray, batch: int) -> None:
+    """Every step pale, the running mean dark."""
+    window = max(1, len(losses) // 100)
+    means = np.convolve(losses, np.ones(window) / window, mode="valid")
+    seen = batch * np.arange(1, len(losses) + 1)
+    axes.loglog(seen, losses, color=MUTED, lw=0.4, alpha=0.35, rasterized=True)
+    axes.loglog(seen[window - 1:], means, color="#1f6fb4", lw=1.8)
+    axes.set(xlabel="images seen", ylabel="loss", xlim=(0.9 * batch * window, seen[-1] * 1.1))
+    _quiet(axes)
