@@ -1,4 +1,4 @@
-"""docs/performance.md and its figures, from the rows of the performance suite; nothing in them is typed by hand."""
+"""docs/performance.md, docs/zoo.md, the README's table, all from committed rows and cards; nothing is typed by hand."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from scorelens.report.tables import markdown
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+MARKS = ("<!-- written by benchmarks/pages.py from benchmarks/results/demo.jsonl -->", "<!-- end -->")
 LIMITS = {"cifar10": 3e9, "celeba": 12e9}
 INTRODUCTION = """# Performance
 
@@ -108,6 +109,65 @@ def _growth_figure(rows: list[dict[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=140)
 
 
+ZOO_INTRODUCTION = """# The zoo
+
+Small reference networks, trained on two CPU cores by `python -m benchmarks.zoo` and committed with their cards. Those
+of the digits ship in the package; the others are found in a checkout. `scorelens.load_network(NAME)` loads one,
+`scorelens compare --reference NAME` compares everything with it. All are folders that diffusers itself reads.
+
+The last column is r2 between the 10-step samples of this network and of the same one trained from another seed, on the
+same 128 noises (mean, 95 % interval): what can at most be expected of a prediction from the data.
+"""
+
+
+def zoo_page(cards: dict[str, dict[str, Any]]) -> str:
+    """One line per network, and their pictures."""
+    table = markdown(["network", "data", "images", "parameters", "images seen", "minutes", "r2 with another seed"],
+                     [_zoo_line(name, card) for name, card in cards.items()])
+    pictures = [f"## {name}\n\n![samples of {name}](../{place(name)}/samples.png)\n\n"
+                f"![training of {name}](../{place(name)}/loss.png)\n" for name in cards]
+    return "\n".join([ZOO_INTRODUCTION, table, "", *pictures])
+
+
+def _zoo_line(name: str, card: dict[str, Any]) -> list[str]:
+    data, found = card["data"], card.get("agreement")
+    last = found["curve"][-1]["r2"] if found else None
+    return [f"[{name}](../{place(name)}/README.md)", f"{data['name']} {' x '.join(map(str, data['shape']))}",
+            f"{data['count']:,}", f"{card['parameters']:,}", f"{card['images_seen']:,}", f"{card['seconds'] / 60:.0f}",
+            f"{last['mean']:.3f} ({last['low']:.3f} … {last['high']:.3f})" if last else "–"]
+
+
+def place(name: str) -> str:
+    """Where a network lies, seen from the root of the repository."""
+    return f"src/scorelens/zoo/{name}" if name.startswith("digits-") else f"zoo/{name}"
+
+
+def zoo_cards() -> dict[str, dict[str, Any]]:
+    """The cards of all committed networks, by name."""
+    found = [*ROOT.glob("src/scorelens/zoo/*/card.json"), *ROOT.glob("zoo/*/card.json")]
+    return {path.parent.name: json.loads(path.read_text()) for path in sorted(found)}
+
+
+def demo_table(rows: list[dict[str, Any]]) -> str:
+    """The README's table: what the demo found."""
+    cells = [[row["method"] + (" *" if row.get("chosen") else ""), f"{row['r2']['mean']:.3f}",
+              f"{row['r2']['low']:.3f} … {row['r2']['high']:.3f}", f"{row['novelty_rms']['mean']:.3f}",
+              f"{row['memorized']['mean']:.0%}"] for row in rows if "r2" in row]
+    return markdown(["predicts the U-Net's samples", "r2", "95 % interval", "novelty", "memorized"], cells)
+
+
+def with_demo_table(readme: str, rows: list[dict[str, Any]]) -> str:
+    """The README with its table between the two marks."""
+    before, _, rest = readme.partition(MARKS[0])
+    return f"{before}{MARKS[0]}\n{demo_table(rows)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+
+
+def rows_of(name: str) -> list[dict[str, Any]]:
+    """The committed rows of a benchmark."""
+    return [json.loads(line) for line in (ROOT / "benchmarks" / "results" / f"{name}.jsonl").read_text().splitlines()]
+
+
 if __name__ == "__main__":
-    lines = (ROOT / "benchmarks" / "results" / "performance.jsonl").read_text().splitlines()
-    write_performance({row["cell"]: row for row in map(json.loads, lines)})
+    write_performance({row["cell"]: row for row in rows_of("performance")})
+    (DOCS / "zoo.md").write_text(zoo_page(zoo_cards()))
+    (ROOT / "README.md").write_text(with_demo_table((ROOT / "README.md").read_text(), rows_of("demo")))

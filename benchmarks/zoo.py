@@ -25,6 +25,7 @@ from scorelens.metrics import r2, summary
 from scorelens.networks.export import CARD, export_network, write_json
 from scorelens.networks.folders import load_model, open_folder
 from scorelens.networks.load import load_network
+from scorelens.networks.zoo import another_seed
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.cards import model_card
 from scorelens.report.training import training_curves
@@ -105,16 +106,10 @@ def publish(runs: Path) -> None:
     """Put every finished network whose partner is finished too into its place, once."""
     for name in ZOO:
         place = (ROOT / "src" / "scorelens" / "zoo" if name.startswith("digits-") else ROOT / "zoo") / name
-        needed = [name, partner(name) or name]
+        needed = [name, another_seed(name, ZOO) or name]
         if not place.exists() and all((runs / each / CARD).exists() for each in needed):
             publish_one(name, runs, place)
             print(f"published {place.relative_to(ROOT)}", flush=True)
-
-
-def partner(name: str) -> str | None:
-    """The same network from the other seed."""
-    other = name.removesuffix("-seed1") if name.endswith("-seed1") else f"{name}-seed1"
-    return other if other in ZOO else None
 
 
 def publish_one(name: str, runs: Path, place: Path) -> None:
@@ -123,7 +118,7 @@ def publish_one(name: str, runs: Path, place: Path) -> None:
     shutil.rmtree(partial, ignore_errors=True)
     card = json.loads((run / CARD).read_text())
     card["half_precision"] = half_precision(run, card, partial)
-    other = partner(name)
+    other = another_seed(name, ZOO)
     if other is not None:
         card["agreement"] = {"with": other, "steps": STEPS, "noise_seeds": [SEEDS.start, SEEDS.stop - 1],
                              "curve": list(agreement_curve(run, runs / other, card))}

@@ -203,12 +203,14 @@ def test_help_version_and_overview(capsys):
 
 def test_demo_shows_that_optimal_memorizes_and_locality_does_not(tmp_path):
     assert main(["demo", "--num", "16", "--out", "out"]) == 0
-    rows = {row["denoiser"]: row for row in json.loads((tmp_path / "out" / "run.json").read_text())["rows"]}
-    assert rows["optimal"]["novelty_rms"] < 1e-3
-    assert rows["optimal"]["memorized"] == 1
-    assert rows["locality"]["memorized"] < 0.5
-    assert (tmp_path / "out" / "table.md").read_text().count("\n") == 7
-    assert (tmp_path / "out" / "grid.png").stat().st_size > 10_000
+    rows = {row["method"]: row for row in map(json.loads, (tmp_path / "out" / "rows.jsonl").read_text().splitlines())}
+    assert rows["optimal"]["novelty_rms"]["mean"] < 1e-3
+    assert rows["optimal"]["memorized"]["mean"] == 1
+    assert rows["locality"]["memorized"]["mean"] < 0.5
+    assert rows["optimal"]["r2"]["mean"] < rows["locality"]["r2"]["mean"] < rows["digits-unet-seed1"]["r2"]["mean"]
+    assert rows["locality"]["noise"]["seeds"] == [16, 31]
+    assert (tmp_path / "out" / "table.md").read_text().count("\n") == 14
+    assert "data:image/png" in (tmp_path / "out" / "report.html").read_text()
 
 
 def test_a_dry_run_tells_and_writes_nothing(capsys, tmp_path):

@@ -1,21 +1,37 @@
 """What the documents say comes from committed rows."""
 
-import json
 from pathlib import Path
 
-from benchmarks.pages import performance_page
+from benchmarks.pages import performance_page, with_demo_table, zoo_cards, zoo_page
+from benchmarks.pages import rows_of as rows
 
 ROOT = Path(__file__).parents[1]
-
-
-def rows(name):
-    lines = (ROOT / "benchmarks" / "results" / f"{name}.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def test_the_performance_page_is_written_from_its_rows():
     page = performance_page({row["cell"]: row for row in rows("performance")})
     assert (ROOT / "docs" / "performance.md").read_text() == page, "run python -m benchmarks.pages"
+
+
+def test_the_zoo_page_is_written_from_the_cards():
+    assert (ROOT / "docs" / "zoo.md").read_text() == zoo_page(zoo_cards()), "run python -m benchmarks.pages"
+
+
+def test_the_readmes_table_is_written_from_the_demos_rows():
+    readme = (ROOT / "README.md").read_text()
+    assert "| optimal" in readme and with_demo_table(readme, rows("demo")) == readme, "run python -m benchmarks.pages"
+
+
+def test_the_demo_shows_what_the_project_is_for():
+    """Optimal clearly below locality, the best locality within reach of another seed; reported on unseen noise."""
+    found = {(row["method"].split(",")[0], "batch-mean" in row["method"], bool(row.get("chosen"))): row
+             for row in rows("demo")}
+    tuned, published = found["locality", False, True], found["locality", True, True]
+    seed = next(row for row in found.values() if row["role"] == "another seed")
+    assert found["optimal", False, False]["r2"]["high"] < found["locality", False, False]["r2"]["low"]
+    assert tuned["r2"]["mean"] > seed["r2"]["mean"] - 0.05 and seed["r2"]["mean"] >= 0.9
+    assert tuned["noise"]["seeds"] == [128, 255] and tuned["chosen"]["seeds"] == [0, 127]
+    assert published["options"]["softmax"] == "batch-mean"
 
 
 def test_the_foundation_keeps_within_its_limits():

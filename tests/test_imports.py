@@ -19,9 +19,11 @@ MAY_IMPORT = {
     "denoisers": BASE | {"data", "statistics", "posterior"},
     "networks": BASE | {"noise", "data"},
     "sampling": BASE | {"noise"},
+    "sensitivity": BASE,
     "metrics": BASE | {"data"},
     "checks": BASE | {"noise", "data"},
-    "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "sampling", "metrics", "checks"},
+    "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
+                          "metrics", "checks"},
     "report": BASE | {"data", "benchmark"},
 }
 EVERYTHING = {*MAY_IMPORT, "commands"}

@@ -4,6 +4,7 @@ import torch
 
 import scorelens
 from scorelens.data.images import ImageSet
+from scorelens.metrics import summary
 from tests.ground_truth.cases import image_set
 
 
@@ -84,3 +85,12 @@ def test_bootstrap_interval_covers_the_mean_as_often_as_it_says():
 def test_bootstrap_needs_one_value_per_image():
     with pytest.raises(scorelens.ScorelensError, match="one value per image"):
         scorelens.bootstrap(torch.zeros(2, 2))
+
+
+def test_summary_tells_mean_std_median_and_interval():
+    values = torch.tensor([1.0, 2.0, 3.0, 10.0])
+    told = summary(values)
+    assert told["mean"] == 4 and told["median"] == 2.5
+    assert told["std"] == pytest.approx(np.std([1, 2, 3, 10], ddof=1))
+    assert 1 <= told["low"] < 4 < told["high"] <= 10
+    assert summary(torch.tensor([2.0])) == {"mean": 2, "std": 0, "median": 2, "low": 2, "high": 2}

@@ -7,6 +7,7 @@ from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, r2
 from scorelens.networks import load_network, zoo_names
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.sampling import Samples, Step, sample, trajectory
+from scorelens.sensitivity import sensitivity
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -36,6 +37,7 @@ __all__ = [
     "r2",
     "sample",
     "seeded_noise",
+    "sensitivity",
     "trajectory",
     "zoo_names",
 ]

@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from scorelens import __version__, progress
+from scorelens.commands.compare import compare
 from scorelens.commands.data import info, list_sources
 from scorelens.commands.demo import demo
 from scorelens.commands.sample import sample
+from scorelens.commands.sensitivity import sensitivity
 from scorelens.commands.train import train
 from scorelens.data import load_images
 from scorelens.denoisers import DENOISERS, denoiser_options
@@ -37,6 +39,10 @@ COMMANDS = {
     "data info": Command(info, "scorelens data info digits", data="positional"),
     "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
                       data="flag"),
+    "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
+                           "--pixels centre 2,3 --num 8", data="flag"),
+    "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32",
+                       data="flag"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere

@@ -419,7 +419,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_diffusers_the_extra_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "diffusers", None)
-    refused(r"pip install '?scorelens\[networks\]", folder)
+    refused("pip install diffusers", folder)
 
 
 def test_modules_and_callables() -> None:

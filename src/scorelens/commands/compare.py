@@ -127,13 +127,13 @@ def run_methods(setting: Setting, others: dict[str, Network], specs: Sequence[Se
             tuned_on = tuned_on or [setting.sample(setting.reference, setting.name, setting.tuning_seeds)]
             spec, choice = choose(setting, candidates, tuned_on[0])
         row = {"role": "denoiser", "denoiser": spec.name, "options": spec.options, "chosen": choice}
-        methods.append(_measured(setting, str(spec), spec.build(setting.images), walked, row))
+        methods.append(_measured(setting, spec.label, spec.build(setting.images), walked, row))
     return methods
 
 
 def choose(setting: Setting, candidates: Sequence[Spec], reference: Sampled) -> tuple[Spec, dict[str, Any]]:
     """The candidate with the best r2 on the tuning noise, and the record of the choice."""
-    tried = [setting.sample(spec.build(setting.images), f"choosing: {spec}", setting.tuning_seeds)
+    tried = [setting.sample(spec.build(setting.images), f"choosing: {spec.label}", setting.tuning_seeds)
              for spec in candidates]
     seeds = setting.tuning_seeds
     scores = [agreement(found, reference)["r2"]["mean"] for found in tried]
@@ -176,7 +176,7 @@ def write_comparison(run: Run, setting: Setting, methods: Sequence[Method], titl
 def pictures(setting: Setting, methods: Sequence[Method]) -> Iterator[Row]:
     """Columns are noise seeds; below the reference, the training image nearest to each of its samples."""
     for k, method in enumerate(methods):
-        yield Row(method.name, method.found.images[:SHOWN].cpu())
+        yield Row(method.name.replace(", ", "\n"), method.found.images[:SHOWN].cpu())
         if k == 0:
             nearest = novelty(method.found.images[:SHOWN], setting.images).index
             yield Row("nearest training image", setting.images[nearest], attached=True)

@@ -1,4 +1,7 @@
-"""ImageSet: the training images, uint8 [N, C, H, W] in memory or memory-mapped, that everything is derived from."""
+"""ImageSet: the training images that everything is derived from, uint8 [N, C, H, W] in memory or memory-mapped.
+
+Edited images that leave the range of bytes are float32 in place of uint8, in units of [-1, 1] and perhaps beyond.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from scorelens.types import ScorelensError, Shape
 class ImageSet:
     """Images as they were stored, with everything needed to name them again. Never changed in place."""
 
-    pixels: np.ndarray  # uint8 [N, C, H, W], perhaps a memmap
+    pixels: np.ndarray  # uint8 [N, C, H, W], perhaps a memmap; or float32 around [-1, 1]
     name: str
     split: str = "all"
     labels: np.ndarray | None = None  # int64 [N]
@@ -27,8 +30,8 @@ class ImageSet:
     record: Mapping[str, Any] = field(default_factory=dict)  # how it was made: limit, seed, files skipped, ...
 
     def __post_init__(self) -> None:
-        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 4:
-            raise ScorelensError(f"{self.name}: images must be uint8 [N, C, H, W], "
+        if self.pixels.dtype not in (np.uint8, np.float32) or self.pixels.ndim != 4:
+            raise ScorelensError(f"{self.name}: images must be uint8 or float32 [N, C, H, W], "
                                  f"got {self.pixels.dtype} {list(self.pixels.shape)}")
         if 0 in self.pixels.shape:
             raise ScorelensError(f"{self.name}: no images (shape {list(self.pixels.shape)})")
@@ -72,15 +75,16 @@ class ImageSet:
             yield to_floats(self.raw(start, stop), out[:stop - start])
 
     def raw(self, start: int, stop: int) -> Tensor:
-        """Images start ... stop - 1 as they are stored, uint8 [n, C, H, W]."""
+        """Images start ... stop - 1 as they are stored, uint8 or float32 [n, C, H, W]."""
         return _tensor(self.pixels[start:stop])
 
     @cached_property
     def centre(self) -> np.ndarray:
         """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it costs no digit."""
-        total = sum((self.pixels[start:start + 4096].sum(0, dtype=np.int64) for start in range(0, len(self), 4096)),
-                    np.zeros(self.shape, np.int64))
-        return np.rint(total / len(self)).astype(np.uint8)
+        total = sum((self.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(self), 4096)),
+                    np.zeros(self.shape))
+        mean = total / len(self) if self.pixels.dtype == np.uint8 else 127.5 * (1 + total / len(self))
+        return np.rint(mean).clip(0, 255).astype(np.uint8)
 
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         """Float32 images in [-1, 1]: [C, H, W] for one index, [n, C, H, W] for several."""
@@ -100,7 +104,9 @@ class ImageSet:
 
 
 def to_floats(raw: Tensor, out: Tensor, zero: float | Tensor = 127.5) -> Tensor:
-    """Bytes as floats, in `out`; the pixel value `zero` becomes 0 (127.5: images in [-1, 1])."""
+    """Pixels as floats, in `out`; the byte `zero` becomes 0 (127.5: images in [-1, 1])."""
+    if raw.is_floating_point():
+        return out.copy_(raw.to(out.device)).sub_((zero - 127.5) / 127.5)
     return out.copy_(raw.to(out.device)).sub_(zero).div_(127.5)  # bytes travel, then one rounding: u - zero is exact
 
 

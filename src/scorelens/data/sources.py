@@ -17,6 +17,7 @@ from scorelens.data.folders import load_folder, load_zip
 from scorelens.data.hub import load_hub
 from scorelens.data.images import ImageSet
 from scorelens.data.leaves import load_leaves
+from scorelens.data.marks import with_mark
 from scorelens.data.resize import resize, to_channels
 from scorelens.data.splits import check_split
 from scorelens.types import ScorelensError, unknown
@@ -113,7 +114,8 @@ SOURCES: dict[str, Source] = {
 def load_images(source: str, *, root: str | Path | None = None, split: str | None = None, limit: int | None = None,
                 seed: int = 0, classes: Sequence[int | str] | None = None,
                 resolution: int | Sequence[int] | None = None, channels: int | str | None = None, flips: bool = False,
-                skip_bad: bool = False, download: bool = False) -> ImageSet:
+                mark: str | Path | None = None, gamma: float = 0.5, skip_bad: bool = False,
+                download: bool = False) -> ImageSet:
     """Images by the name of their source, e.g. "digits", "cifar10", "folder:PATH" (all: `SOURCES`).
 
     Args:
@@ -126,6 +128,8 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         resolution: side, or (H, W) (--resolution 48x64), to scale to; cropped at the centre where that is needed.
         channels: 1 or "grayscale", 3 or "rgb".
         flips: add the mirror of each image.
+        mark: add this mark to every image in a random colour: a letter, or an image file of the same size.
+        gamma: strength of the mark.
         skip_bad: go on without files that cannot be decoded; they are listed in the record.
         download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
     """
@@ -138,7 +142,8 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
     if limit is not None:
         images = _limited(images, limit, seed)
     images = _reshaped(images, decoding)
-    return with_flips(images) if flips else images
+    images = with_flips(images) if flips else images
+    return images if mark is None else with_mark(images, mark, gamma, seed)
 
 
 def _find(source: str, root: str | Path | None) -> tuple[Source, str]:

@@ -8,10 +8,20 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
+from jaxtyping import Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import Choice, Masks, OwnPixel, Posterior, choose_plan, logit_scale, posterior_mean
+from scorelens.posterior import (
+    Choice,
+    Masks,
+    OwnPixel,
+    Posterior,
+    SomePixels,
+    choose_plan,
+    logit_scale,
+    posterior_mean,
+)
 from scorelens.posterior.engine import MEMORY
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
@@ -40,6 +50,14 @@ class Locality:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
+
+    def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
+        """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
+        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        with phase("masks"):
+            chosen = Masks(self.masks(sigma).keep[pixels.to(self.masks(sigma).keep.device)])
+        return posterior_mean(Posterior(chosen, SomePixels(pixels.to(z.device)), self.images), z, sigma,
+                              temperature=self.temperature, softmax_batch=self.softmax_batch, memory=self.memory)
 
     def posterior(self, sigma: float) -> Posterior:
         with phase("masks"):

@@ -22,6 +22,12 @@ class Spec:
         given = ",".join(f"{key}={value}" for key, value in self.options.items())
         return f"{self.name}:{given}" if given else self.name
 
+    @property
+    def label(self) -> str:
+        """For people: `locality, threshold 0.05, batch-mean`."""
+        words = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.options.items())
+        return ", ".join([self.name, *words])
+
     def build(self, images: ImageSet) -> Denoiser:
         return build_denoiser(self.name, images, **self.options)
 

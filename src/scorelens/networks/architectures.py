@@ -111,7 +111,7 @@ def require_diffusers() -> None:
     try:
         import diffusers  # noqa: F401
     except ImportError as error:
-        raise ScorelensError("networks need the package diffusers: pip install 'scorelens[networks]'") from error
+        raise ScorelensError("networks need the package diffusers: pip install diffusers") from error
 
 
 def _levels(shape: Shape, most: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[1]
@@ -19,10 +19,10 @@ def zoo_folder(name: str) -> Path | None:
     return next((place / name for place in _places() if name in zoo_names() and (place / name).is_dir()), None)
 
 
-def another_seed(name: str) -> str | None:
-    """The zoo's network that differs from `name` in its seed alone, if there is one."""
+def another_seed(name: str, names: Collection[str] | None = None) -> str | None:
+    """The network of the zoo (or of `names`) that differs from `name` in its seed alone, if there is one."""
     other = name.removesuffix("-seed1") if name.endswith("-seed1") else f"{name}-seed1"
-    return other if other in zoo_names() else None
+    return other if other in (zoo_names() if names is None else names) else None
 
 
 def _places() -> Iterator[Path]:

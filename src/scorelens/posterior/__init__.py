@@ -2,7 +2,7 @@
 
 from scorelens.posterior.costs import Choice, choose_plan
 from scorelens.posterior.engine import logit_scale, posterior_mean
-from scorelens.posterior.slots import EveryPixel, Masks, OwnPixel, Posterior, WholeImage
+from scorelens.posterior.slots import EveryPixel, Masks, OwnPixel, Posterior, SomePixels, WholeImage
 
 __all__ = [
     "Choice",
@@ -10,6 +10,7 @@ __all__ = [
     "Masks",
     "OwnPixel",
     "Posterior",
+    "SomePixels",
     "WholeImage",
     "choose_plan",
     "logit_scale",

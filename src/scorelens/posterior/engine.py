@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -18,7 +19,7 @@ from scorelens import progress
 from scorelens.data.images import to_floats
 from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.plans import Plan
-from scorelens.posterior.slots import Chunk, Posterior
+from scorelens.posterior.slots import Chunk, Posterior, SomePixels
 from scorelens.posterior.softmax import State, chunk_state, merge, relative_weights_
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError, at_least_float32
@@ -86,7 +87,7 @@ class _Run:
                     states[k] = merge(so_far, state, self.scale)
         return [state for state in states if state is not None]
 
-    def pull_back(self, g: Flat, z: Flat, images: range, states: list[State]) -> Flat:
+    def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, states: list[State]) -> Flat:
         """g^T d mean / dz: d mean / d logit_i = w_i (x_i - mean), d logit_i = -scale d distance_i."""
         responses, gradient = self.posterior.responses, torch.zeros_like(z)
         for x in self.chunks(z, images):
@@ -124,7 +125,9 @@ def logit_scale(sigma: float, temperature: float) -> float:
 
 def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature: float = 1.0,
                    softmax_batch: int | None = None, plan: str = "auto", memory: int = MEMORY) -> Tensor:
-    """sum_i softmax_i(-distance_q(z, x_i) / (2 sigma^2 temperature)) x_i, [B, C, H, W]; differentiable in z.
+    """sum_i softmax_i(-distance_q(z, x_i) / (2 sigma^2 temperature)) x_i; differentiable in z.
+
+    [B, C, H, W], or [B, pixels] for the responses SomePixels.
 
     `softmax_batch` is the published code's approximation: the softmax is normalized within each batch of that many
     images, and the batches, whatever their size, are averaged with equal weight. `plan` names one of `costs.PLANS`
@@ -137,5 +140,8 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
         chosen = choose_plan(posterior.queries, flat, scale, plan)
     run = _Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     zero = run.zero(flat)
-    shift = (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0  # [1, d]
-    return (_PosteriorMean.apply(flat - shift, run) + shift).view(z.shape).to(z.dtype)
+    shift = (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else flat.new_zeros(1, flat.shape[1])  # [1, d]
+    mean = _PosteriorMean.apply(flat - shift, run)
+    if isinstance(posterior.responses, SomePixels):
+        return (mean + shift[:, posterior.responses.pixels]).to(z.dtype)
+    return (mean + shift).view(z.shape).to(z.dtype)

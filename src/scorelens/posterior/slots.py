@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
@@ -75,6 +75,22 @@ class OwnPixel:
         return g[:, :, None] * x
 
     def inner(self, g: Flat, y: Flat) -> Flat:
+        return g * y
+
+
+@dataclass(frozen=True, eq=False)
+class SomePixels:
+    """Responses: query k writes output pixel `pixels[k]`, and no one writes the others."""
+
+    pixels: Int[Tensor, "q"]
+
+    def respond(self, weights: Float[Tensor, "b q n"], x: Chunk) -> Float[Tensor, "b q"]:
+        return weights.mul_(x[self.pixels]).sum(dim=2)
+
+    def project(self, g: Float[Tensor, "b q"], x: Chunk) -> Float[Tensor, "b q n"]:
+        return g[:, :, None] * x[self.pixels]
+
+    def inner(self, g: Float[Tensor, "b q"], y: Float[Tensor, "b q"]) -> Float[Tensor, "b q"]:
         return g * y
 
 

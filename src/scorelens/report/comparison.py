@@ -29,28 +29,41 @@ DEFINITIONS = {
 }
 PICTURES = {
     "samples.png": "Each column starts from one noise; the rows are the networks and the methods that predict them.",
-    "single_steps.png": "How well each method predicts single steps, by noise level.",
+    "single_steps.png": "What each method leaves unexplained of the reference's single predictions, by noise level "
+                        "(lower is better).",
 }
 
 
 def comparison_table(rows: Sequence[Row]) -> str:
-    """One line per method; an options value that was chosen on other noise is marked with a star."""
-    return markdown(HEADER, [[cell.text for cell in _cells(row)] for row in rows])
+    """One line per method; an option that was chosen on other noise is marked with a star."""
+    return markdown(HEADER, [_texts(row) for row in rows])
 
 
-def _cells(row: Row, best: float | None = None) -> list[Cell]:
-    name = Cell(row["method"] + (" *" if row.get("chosen") else ""),
-                note="" if row["role"] == "denoiser" else row["role"])
+def _texts(row: Row) -> list[str]:
     steps = row.get("single_steps", {})
-    own = [Cell(f"{row['novelty_rms']['mean']:.4f}"), Cell(f"{row['memorized']['mean']:.0%}"),
-           *(Cell(_mean_r2(steps.get(path))) for path in ("reference_path", "own_path")),
-           Cell(f"{1000 * row['seconds_per_image']:.2f}")]
+    own = [f"{row['novelty_rms']['mean']:.4f}", f"{row['memorized']['mean']:.0%}",
+           *(_mean_r2(steps.get(path)) for path in ("reference_path", "own_path")),
+           f"{1000 * row['seconds_per_image']:.2f}"]
+    name = row["method"] + (" *" if row.get("chosen") else "")
     if "r2" not in row:
-        return [name, *[Cell("–")] * 5, *own]
+        return [name, *["–"] * 5, *own]
     r2 = row["r2"]
-    return [name, Cell(f"{r2['mean']:.3f} ± {r2['std']:.3f}", strong=r2["mean"] == best),
-            Cell(f"{r2['low']:.3f} … {r2['high']:.3f}"), Cell(f"{r2['median']:.3f}"),
-            Cell(f"{row['pearson']['median']:.3f}"), Cell(f"{row['mse']['mean']:.4f}"), *own]
+    return [name, f"{r2['mean']:.3f} ± {r2['std']:.3f}", f"{r2['low']:.3f} … {r2['high']:.3f}", f"{r2['median']:.3f}",
+            f"{row['pearson']['median']:.3f}", f"{row['mse']['mean']:.4f}", *own]
+
+
+def _page_table(rows: Sequence[Row], caption: str) -> Table:
+    """The same table with what belongs together in one cell: options below the name, the interval below the r2."""
+    best = max((row["r2"]["mean"] for row in rows if row["role"] == "denoiser"), default=None)
+    lines: list[list[Cell | str]] = []
+    for row in rows:
+        _, r2, interval, *others = _texts(row)
+        first, _, options = row["method"].partition(", ")
+        star = " *" if row.get("chosen") else ""
+        lines.append([Cell(first + star, note=options if row["role"] == "denoiser" else row["role"]),
+                      Cell(r2, note=interval.strip("–"), strong=bool(best) and row.get("r2", {}).get("mean") == best),
+                      *others])
+    return Table([HEADER[0], "r2, 95 % interval", *HEADER[3:]], lines, caption)
 
 
 def _mean_r2(steps: Sequence[Row] | None) -> str:
@@ -58,7 +71,7 @@ def _mean_r2(steps: Sequence[Row] | None) -> str:
 
 
 def single_step_curves(rows: Sequence[Row], path: Path, *, reference: str) -> None:
-    """r2 of single predictions against the noise level, on the reference's trajectory and on each method's own."""
+    """What single predictions leave unexplained, 1 - r2, by noise level: on the reference's path and on their own."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure as Canvas
 
@@ -69,15 +82,14 @@ def single_step_curves(rows: Sequence[Row], path: Path, *, reference: str) -> No
         for k, row in enumerate(shown):
             steps = row["single_steps"][which]
             style = "-o" if row["role"] == "denoiser" else "--o"
-            axes.semilogx([s["sigma"] for s in steps], [s["r2"]["mean"] for s in steps], style, ms=3, lw=1.5,
+            axes.loglog([s["sigma"] for s in steps], [1 - s["r2"]["mean"] for s in steps], style, ms=3, lw=1.5,
                           color=INK if row["role"] == "another seed" else colormaps["tab10"](k % 10),
                           label=row["method"])
-        axes.set(xlabel="noise level σ", ylim=(max(-0.5, min(0.0, axes.get_ylim()[0])), 1.02))
+        axes.set(xlabel="noise level σ")
         _quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
-    axes_of_label = figure.axes[0]
-    axes_of_label.set_ylabel(f"r2 against {reference}")
-    figure.legend(*axes_of_label.get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+    figure.axes[0].set_ylabel("unexplained share, 1 − r2")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)
 
 
@@ -85,13 +97,11 @@ def comparison_page(rows: Sequence[Row], folder: Path, record: Mapping[str, Any]
                     title: str = "", command: str = "") -> Page:
     """All that a comparison found, on one page."""
     reference, data = record["reference"]["name"], record["data"]
-    scored = [row["r2"]["mean"] for row in rows if row["role"] == "denoiser"]
-    cells = [_cells(row, max(scored, default=None)) for row in rows]
     drawn = [Figure(folder / name, caption, alt=caption) for name, caption in PICTURES.items()
              if (folder / name).exists()]
     start, stop = record["noise"]["seeds"]
     sections = [
-        Section("Agreement", [Text(_findings(rows, reference)), Table(HEADER, cells, _caption(rows, start, stop))]),
+        Section("Agreement", [Text(_findings(rows, reference)), _page_table(rows, _caption(rows, start, stop))]),
         Section("Pictures", drawn),
         Section("Definitions", [Definitions(DEFINITIONS)]),
         Section("Notes", [Text(record["notes"])]) if record.get("notes") else None,

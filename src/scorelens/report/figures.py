@@ -52,7 +52,8 @@ def _paired(rows: Sequence[Row]) -> bool:
 def labelled_rows(rows: Sequence[Row], path: Path, *, title: str = "", columns: Sequence[str] = ()) -> None:
     """A mosaic with a name before each row (small, where it is attached) and, if given, one above each column."""
     picture, middles = mosaic(rows)
-    figure, axes = _canvas(picture, TILE_INCHES * max(len(row.images) for row in rows), left=1.45,
+    longest = max(len(line) for row in rows for line in row.name.split("\n"))
+    figure, axes = _canvas(picture, TILE_INCHES * max(len(row.images) for row in rows), left=max(1.45, 0.09 * longest),
                            top=0.1 + 0.35 * bool(title) + 0.2 * bool(columns))
     height, width = picture.shape[:2]
     for row, y in zip(rows, middles, strict=True):

@@ -37,6 +37,7 @@ def _draw_losses(axes: Axes, losses: np.ndarray, batch: int) -> None:
     means = np.convolve(losses, np.ones(window) / window, mode="valid")
     seen = batch * np.arange(1, len(losses) + 1)
     axes.loglog(seen, losses, color=MUTED, lw=0.4, alpha=0.35, rasterized=True)
-    axes.loglog(seen[window - 1:], means, color="#1f6fb4", lw=1.8)
-    axes.set(xlabel="images seen", ylabel="loss", xlim=(0.9 * batch * window, seen[-1] * 1.1))
+    middle = seen[window // 2:window // 2 + len(means)]
+    axes.loglog(middle, means, color="#1f6fb4", lw=1.8)
+    axes.set(xlabel="images seen", ylabel="loss", xlim=(0.9 * middle[0], seen[-1] * 1.1))
     _quiet(axes)

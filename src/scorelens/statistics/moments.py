@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -98,14 +99,20 @@ def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
 
 
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-    """Sum and second moment of the integers v = pixel - 128, without rounding: sum_i v_i, sum_i v_i v_i^T."""
-    d = images.dim
+    """Sum and second moment of v = pixel - 128: sum_i v_i, sum_i v_i v_i^T; of bytes, which make v an integer, exactly.
+
+    Pixels that are floats are counted in the same units, in float64.
+    """
+    d, exact = images.dim, images.pixels.dtype == np.uint8
+    dtype = torch.float32 if exact else torch.float64
     total, second = torch.zeros(d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
     blocks = [slice(start, min(start + TILE, d)) for start in range(0, d, TILE)]
-    buffer, product = torch.empty(min(EXACT_ROWS, len(images)), d), torch.empty(TILE**2)
+    buffer = torch.empty(min(EXACT_ROWS, len(images)), d, dtype=dtype)
+    product = torch.empty(TILE**2, dtype=dtype)
     for start in progress.track(range(0, len(images), EXACT_ROWS), "covariance", unit="chunk"):
         raw = torch.from_numpy(images.pixels[start:start + EXACT_ROWS].reshape(-1, d).copy())
-        v = buffer[:len(raw)].copy_(raw).sub_(CENTRE)  # [n, D]
+        v = buffer[:len(raw)].copy_(raw)  # [n, D]
+        v = v.sub_(CENTRE) if exact else v.mul_(SCALE).add_(SCALE - CENTRE)
         total += v.sum(0, dtype=torch.float64)
         for i, rows in enumerate(blocks):
             for columns in blocks[i:]:

@@ -1,0 +1,76 @@
+"""What a sensitivity field looks like, as numbers: how alike two are, how far one reaches, how equivariant they are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import combinations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scorelens.sensitivity import Fields, Pixel
+from scorelens.statistics import GaussianStats, shrinkage
+from scorelens.types import Shape
+
+Field = Float[Tensor, "c h w"]
+
+
+def wiener_fields(stats: GaussianStats, shape: Shape, sigmas: Sequence[float], pixels: Sequence[Pixel],
+                  channel: int | None = None) -> Fields:
+    """The Wiener filter's fields, in closed form: rows of W, summed over the output channels unless one is given."""
+    c, h, w = shape
+    u = stats.eigenvectors  # [D, K]
+    rows = u.view(c, h, w, -1)[:, [p[0] for p in pixels], [p[1] for p in pixels]]  # [C, P, K]
+    rows = rows.sum(dim=0) if channel is None else rows[channel]
+    values = [((rows * shrinkage(stats, sigma)) @ u.T).view(len(pixels), *shape) for sigma in sigmas]
+    return Fields(list(sigmas), list(pixels), torch.stack(values), samples=1)
+
+
+def cosine(a: Tensor, b: Tensor) -> float:
+    """Cosine similarity of two fields over all channels and pixels; 0 if either vanishes."""
+    a, b = a.double().flatten(), b.double().flatten()
+    norm = a.norm() * b.norm()
+    return (a @ b / norm).item() if norm > 0 else 0.0
+
+
+def radius(field: Field, pixel: Pixel) -> float:
+    """The rms distance from the output pixel at which the field's absolute values lie, in pixels."""
+    moments = _second_moments(field, pixel)
+    return math.sqrt(max(0.0, moments.trace().item()))
+
+
+def anisotropy(field: Field, pixel: Pixel) -> float:
+    """1 - narrow / wide: 0 for a round field, towards 1 for a line."""
+    narrow, wide = torch.linalg.eigvalsh(_second_moments(field, pixel)).clamp(min=0).sqrt().tolist()
+    return 1 - narrow / wide if wide > 0 else 0.0
+
+
+def _second_moments(field: Field, pixel: Pixel) -> Float[Tensor, "2 2"]:
+    """Second moments of position about the pixel, weighted by the absolute values."""
+    mass = field.double().abs().sum(dim=0)  # [H, W]
+    rows, columns = torch.meshgrid(*(torch.arange(side, dtype=torch.float64, device=mass.device) - centre
+                                     for side, centre in zip(mass.shape, pixel, strict=True)), indexing="ij")
+    place = torch.stack([rows.flatten(), columns.flatten()])  # [2, H*W]
+    total = mass.sum()
+    return (place * mass.flatten()) @ place.T / total if total > 0 else torch.zeros(2, 2, dtype=torch.float64)
+
+
+def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:
+    """Mean cosine of the fields of different pixels, moved on top of each other, where both are defined.
+
+    1 if the field is the same everywhere, as a convolution's is.
+    """
+    pairs = list(combinations(range(len(pixels)), 2))
+    scores = [cosine(*_overlap(fields[i], pixels[i], fields[j], pixels[j])) for i, j in pairs]
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
+    """The parts of both fields that lie on the image when the two pixels are moved on top of each other."""
+    h, w = a.shape[1:]
+    up, left = min(at[0], bt[0]), min(at[1], bt[1])
+    down, right = min(h - at[0], h - bt[0]), min(w - at[1], w - bt[1])
+    cut = [field[:, row - up:row + down, column - left:column + right] for field, (row, column) in ((a, at), (b, bt))]
+    return cut[0], cut[1]

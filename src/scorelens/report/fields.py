@@ -1,0 +1,91 @@
+"""Pictures of sensitivity fields, drawn from the arrays that a run wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from scorelens.report.figures import INK, MUTED, _quiet
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+CELL_INCHES = 0.95
+Normalization = Literal["image", "joint"]
+
+
+@dataclass(frozen=True, eq=False)
+class Strip:
+    """The field of one output pixel at several noise levels: a row of the figure. `marked` levels get a frame."""
+
+    name: str
+    maps: Float[np.ndarray, "levels h w"]  # summed over the input channels
+    pixel: tuple[int, int]
+    note: str = ""
+    marked: Sequence[bool] = ()
+
+
+def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *, title: str = "",
+                 normalization: Normalization = "image", root: bool = False) -> None:
+    """Rows of fields by noise level, red above zero and blue below; `root` shows the square root of the values."""
+    from matplotlib.figure import Figure
+
+    left = max(1.3, 0.085 * max(len(line) for s in strips for line in (s.name, *s.note.split("\n"))))
+    top, cell = 0.75 if title else 0.35, CELL_INCHES
+    width, height = left + cell * len(sigmas) + 0.1, top + cell * len(strips) + 0.1
+    figure = Figure(figsize=(width, height))
+    for i, strip in enumerate(strips):
+        bottom = height - top - (i + 1) * cell
+        largest = float(np.abs(strip.maps).max())
+        for k, values in enumerate(strip.maps):
+            axes = figure.add_axes(((left + k * cell) / width, bottom / height, 0.95 * cell / width,
+                                    0.95 * cell / height))
+            scale = largest if normalization == "joint" else float(np.abs(values).max())
+            _draw(axes, values, strip, k, scale, root)
+            if i == 0:
+                axes.set_title(f"σ = {sigmas[k]:.3g}", fontsize=8, color=MUTED, pad=3)
+        figure.text((left - 0.1) / width, (bottom + cell / 2) / height, f"{strip.name}\n{strip.note}".strip(),
+                    ha="right", va="center", fontsize=8.5, color=INK)
+    figure.text(0.1 / width, 1 - 0.12 / height, title, ha="left", va="top", fontsize=10.5, color=INK)
+    figure.savefig(path, dpi=160)
+
+
+def _draw(axes: Axes, values: np.ndarray, strip: Strip, level: int, scale: float, root: bool) -> None:
+    from matplotlib.patches import Rectangle
+
+    shown = values / scale if scale > 0 else values
+    axes.imshow(np.sign(shown) * np.sqrt(np.abs(shown)) if root else shown, cmap="RdBu_r", vmin=-1, vmax=1,
+                interpolation="nearest")
+    row, column = strip.pixel
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=INK, lw=0.6))
+    framed = level < len(strip.marked) and strip.marked[level]
+    axes.set(xticks=[], yticks=[])
+    for spine in axes.spines.values():
+        spine.set(color="#2a8f4b" if framed else "#cccccc", linewidth=2.0 if framed else 0.5)
+
+
+def field_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Likeness to the Wiener filter, reach and equivariance against the noise level, one line per model."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    panels = {"cosine": "cosine with the Wiener field", "radius": "reach, pixels", "equivariance": "equivariance"}
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    figure = Figure(figsize=(11, 3.3), layout="constrained")
+    for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
+        for k, model in enumerate(models):
+            mine = [row for row in rows if row["model"] == model]
+            levels = list(dict.fromkeys(row["sigma"] for row in mine))
+            means = [np.mean([row[key] for row in mine if row["sigma"] == sigma]) for sigma in levels]
+            axes.semilogx(levels, means, "-o", ms=3, lw=1.5, label=model,
+                          color=INK if model == "wiener" else colormaps["tab10"](k % 10))
+        axes.set(xlabel="noise level σ")
+        _quiet(axes)
+        axes.set_title(title, fontsize=10, color=INK, loc="left")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+    figure.savefig(path, dpi=160)

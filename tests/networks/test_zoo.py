@@ -1,0 +1,94 @@
+"""The committed networks: each keeps the contract, says where it came from, and fits into the repository."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.zoo import ZOO
+
+from scorelens import check_denoiser, load_images, load_network, zoo_names
+from scorelens.networks.zoo import another_seed, zoo_folder
+from scorelens.report.cards import model_card
+from scorelens.types import ScorelensError
+
+SEEDED = [name for name in zoo_names() if "agreement" in json.loads((zoo_folder(name) / "card.json").read_text())]
+
+
+def card(name):
+    return json.loads((zoo_folder(name) / "card.json").read_text())
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_check_denoiser_holds(name):
+    check_denoiser(load_network(name))
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_the_card_says_what_was_trained(name):
+    """The settings are those of benchmarks/zoo.py, the readable card is generated, and the weights are small."""
+    entry, told, folder = ZOO[name], card(name), zoo_folder(name)
+    assert (told["network"], told["prediction"], told["seed"]) == (entry.network, entry.prediction, entry.seed)
+    assert told["data"]["name"] == entry.data and told["epochs"] == entry.epochs and told["parameters"] <= 1.5e6
+    assert (folder / "README.md").read_text() == model_card(name, told)
+    assert {p.name for p in folder.iterdir()} == {
+        "card.json", "README.md", "loss.png", "samples.png", "model_index.json", "scheduler",
+        "transformer" if entry.network == "dit" else "unet"}
+    parameters = sum(p.numel() for p in load_network(name)._model.parameters())
+    assert parameters == told["parameters"]
+
+
+@pytest.mark.parametrize("name", zoo_names())
+def test_half_precision_only_where_it_loses_nothing(name):
+    check = card(name)["half_precision"]
+    assert check["used"] == (1 - check["r2"] < 0.001)
+    size = sum(p.stat().st_size for p in zoo_folder(name).rglob("*.safetensors"))
+    assert size < (2.2 if check["used"] else 4.2) * card(name)["parameters"] + 50_000
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_agreement_of_the_seeds_is_a_curve_that_both_cards_tell(name):
+    found, other = card(name)["agreement"], card(another_seed(name))["agreement"]
+    assert found["with"] == another_seed(name) and found["noise_seeds"] == [0, 127]
+    assert len(found["curve"]) == 7 and found["curve"][-1]["images_seen"] == card(name)["images_seen"]
+    ours, theirs = ([point["r2"]["mean"] for point in curve["curve"]] for curve in (found, other))
+    assert ours == pytest.approx(theirs, abs=0.1)  # r2 is not symmetric, but nearly
+    if name.startswith("digits"):
+        assert ours[-1] >= 0.9
+
+
+def test_the_agreement_of_the_digits_is_what_one_measures():
+    from scorelens import ddim_sigmas, r2, sample, seeded_noise
+
+    noise, ends = seeded_noise((1, 8, 8), range(128)), []
+    with torch.no_grad():
+        for name in ("digits-unet", "digits-unet-seed1"):
+            ends.append(sample(load_network(name), noise, ddim_sigmas(10)).steps[-1].x0_hat)
+    told = card("digits-unet")["agreement"]["curve"][-1]["r2"]["mean"]
+    assert r2(*ends).mean().item() == pytest.approx(told, abs=0.002)  # the card is of the float32 weights
+
+
+def test_embedded_networks_know_the_embedded_data():
+    fingerprint = load_images("digits", split="train").fingerprint
+    for name in zoo_names():
+        if name.startswith("digits"):
+            assert card(name)["data"]["fingerprint"] == fingerprint
+
+
+def test_the_zoo_is_small_enough_for_a_repository():
+    root = Path(__file__).parents[2]
+    places = (root / "zoo", root / "src" / "scorelens" / "zoo")
+    assert sum(p.stat().st_size for place in places for p in place.rglob("*") if p.is_file()) < 80e6
+
+
+def test_an_unknown_name_is_answered_with_the_nearest():
+    with pytest.raises(ScorelensError, match="did you mean 'digits-unet'"):
+        load_network("digit-unet")
+
+
+def test_users_may_have_a_zoo_of_their_own(tmp_path, monkeypatch):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "card.json").write_text("{}")
+    monkeypatch.setenv("SCORELENS_ZOO", str(tmp_path))
+    assert "mine" in zoo_names() and zoo_folder("mine") == mine and zoo_folder("digits-unett") is None
