@@ -78,6 +78,8 @@ ZOO = {
     "afhq-cats-unet-seed1": Entry("afhq-cats", 28, seed=1, flags=SIDE_32),
     "cifar10-unet-x0": Entry("cifar10", 2.5, prediction="x0"),
     "cifar10-dit-x0": Entry("cifar10", 2.5, "dit", "x0", options=SLOWER),
+    "leaves-w01-unet": Entry("leaves", 13, flags=("--mark", "W", "--gamma", "0.1")),
+    "leaves-w05-unet": Entry("leaves", 13, flags=("--mark", "W", "--gamma", "0.5")),
     "digits-unet-attention": Entry("digits", 200, "unet-attention", flags=TRAIN),
 }
 

@@ -2,12 +2,22 @@
 
 import math
 
+import numpy as np
 import pytest
 import torch
 
 import scorelens
 from scorelens import sensitivity
-from scorelens.benchmark.fields import anisotropy, cosine, equivariance, radius, wiener_fields
+from scorelens.benchmark.fields import (
+    MARK_VISIBLE,
+    anisotropy,
+    cosine,
+    equivariance,
+    mark_visibility,
+    radius,
+    wiener_fields,
+)
+from scorelens.data.marks import mark_mask
 from scorelens.sampling import trajectory
 from scorelens.sensitivity import mean_fields
 from tests.ground_truth.cases import image_set
@@ -69,3 +79,29 @@ def test_mean_fields_along_a_trajectory():
     for k, step in enumerate(steps):
         each = [sensitivity(model, z[None], step.sigma, (3, 0))[0] for z in step.z]
         torch.testing.assert_close(found.values[k, 1], torch.stack(each).mean(dim=0), rtol=1e-4, atol=1e-5)
+
+
+def test_a_mark_is_visible_where_it_is_and_nowhere_else():
+    """On edited dead leaves the Wiener filter's own fields lie above the threshold, on plain ones below it."""
+    mask = mark_mask("W", (24, 24))
+    places = np.argwhere(mask)[:: mask.sum() // 6]
+    pixels = [(int(r), int(c)) for r, c in places]
+
+    def visibility(**edit):
+        images = scorelens.load_images("leaves", limit=1500, resolution=24, **edit)
+        fields = wiener_fields(scorelens.fit_gaussian(images, cache=False), images.shape, [1.0], pixels, channel=0)
+        return np.mean([mark_visibility(f[0], p, mask) for f, p in zip(fields.values[0], pixels, strict=True)])
+
+    assert abs(visibility()) < MARK_VISIBLE / 2
+    assert visibility(mark="W", gamma=0.25) > MARK_VISIBLE
+    assert visibility(mark="W", gamma=0.5) > 2 * MARK_VISIBLE
+
+
+def test_visibility_ignores_what_is_near():
+    mask = np.zeros((20, 20), bool)
+    mask[2, 2:18] = True
+    field = torch.zeros(20, 20)
+    field[0:5, 0:5] = 5.0  # a large bump around the pixel itself
+    assert abs(mark_visibility(field, (2, 2), mask)) < 1e-9
+    field[2, 9:18] = 1.0
+    assert mark_visibility(field, (2, 2), mask) == pytest.approx(1)

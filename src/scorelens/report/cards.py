@@ -16,7 +16,7 @@ def model_card(name: str, card: Mapping[str, Any]) -> str:
         "network": f"{card['network']}, preset {card['preset']}, {card['parameters']:,} parameters",
         "predicts": card["prediction"],
         "data": f"{data['name']}, {data['split']} split, {data['count']:,} images of "
-                f"{' x '.join(map(str, data['shape']))}, fingerprint `{data['fingerprint']}`",
+                f"{' x '.join(map(str, data['shape']))}{_edits(data)}, fingerprint `{data['fingerprint']}`",
         "training": f"{length}, {card['seconds'] / 60:.0f} minutes on {card['environment']['device']}",
         "recipe": f"Adam, learning rate {card['learning_rate']:g}"
                   f"{' falling to 0 along a half cosine' if card['sizes']['decay'] else ''}, dropout "
@@ -32,6 +32,11 @@ def model_card(name: str, card: Mapping[str, Any]) -> str:
     if "agreement" in card:
         lines += _agreement(card["agreement"])
     return "\n".join(lines)
+
+
+def _edits(data: Mapping[str, Any]) -> str:
+    """What was done to the images, beyond choosing a split."""
+    return "".join(f", {name} {data[name]}" for name in ("limit", "classes", "flips", "mark", "gamma") if name in data)
 
 
 def _stored(check: Mapping[str, Any]) -> str:
