@@ -16,9 +16,11 @@ from scorelens import __version__, progress
 from scorelens.commands.compare import compare
 from scorelens.commands.data import info, list_sources
 from scorelens.commands.demo import demo
+from scorelens.commands.manipulation import manipulation
 from scorelens.commands.sample import sample
 from scorelens.commands.sensitivity import sensitivity
 from scorelens.commands.train import train
+from scorelens.commands.voids import voids
 from scorelens.data import load_images
 from scorelens.denoisers import DENOISERS, denoiser_options
 from scorelens.types import ScorelensError, nearest_name, unknown
@@ -41,12 +43,15 @@ COMMANDS = {
                       data="flag"),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
+    "voids": Command(voids, "scorelens voids --data digits --models digits-unet optimal wiener locality", data="flag"),
+    "manipulation": Command(manipulation, "scorelens manipulation --data digits --networks digits-unet --pattern I "
+                            "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32",
                        data="flag"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
-NOT_FLAGS = {"images", "source", "options", "stats"}  # parameters that are objects, not text
+NOT_FLAGS = {"images", "test", "source", "options", "stats"}  # parameters that are objects, not text
 
 
 class _Parser(argparse.ArgumentParser):
@@ -110,7 +115,11 @@ def _call(name: str, argv: list[str]) -> None:
         given["options"] = options
     if command.data != "none":
         chosen = {key: given.pop(flag) for key in _flags(load_images) if (flag := DATA_FLAGS.get(key, key)) in given}
-        given["images"] = load_images(given.pop("data"), **chosen)
+        source = given.pop("data")
+        if "test" in inspect.signature(command.function).parameters:
+            chosen = {"split": "train", **chosen}
+            given["test"] = load_images(source, **{**chosen, "split": "test", "limit": None})
+        given["images"] = load_images(source, **chosen)
     command.function(**given)
 
 

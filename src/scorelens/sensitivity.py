@@ -50,10 +50,22 @@ def _field(denoiser: Denoiser, z: Tensor, sigma: float, coordinates: Int[Tensor,
     with torch.enable_grad():
         at = getattr(denoiser, "at", None)
         outputs = denoiser(inputs, sigma).flatten(1)[:, coordinates] if at is None else at(inputs, sigma, coordinates)
+    return _gradient(denoiser, outputs, inputs, torch.ones_like(outputs))
+
+
+def pull_back(denoiser: Denoiser, z: Tensor, sigma: float, u: Tensor) -> Tensor:
+    """J^T u, with J = d x0_hat / d z, for each image of the batch."""
+    inputs = z.detach().clone().requires_grad_(True)
+    with torch.enable_grad():
+        outputs = denoiser(inputs, sigma)
+    return _gradient(denoiser, outputs, inputs, u.expand_as(outputs))
+
+
+def _gradient(denoiser: Denoiser, outputs: Tensor, inputs: Tensor, cotangent: Tensor) -> Tensor:
     if not outputs.requires_grad:
         raise ScorelensError(f"{type(denoiser).__name__} has no gradient: its output does not depend on z smoothly, or "
                              "it was computed without gradients (torch.no_grad, .detach())")
-    (field,) = torch.autograd.grad(outputs.sum(), inputs)
+    (field,) = torch.autograd.grad(outputs, inputs, cotangent)
     return field.detach()
 
 

@@ -103,5 +103,5 @@ def test_visibility_ignores_what_is_near():
     field = torch.zeros(20, 20)
     field[0:5, 0:5] = 5.0  # a large bump around the pixel itself
     assert abs(mark_visibility(field, (2, 2), mask)) < 1e-9
-    field[2, 9:18] = 1.0
+    field[2, 6:18] = 1.0
     assert mark_visibility(field, (2, 2), mask) == pytest.approx(1)

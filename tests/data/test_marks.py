@@ -68,7 +68,7 @@ def test_the_wiener_field_along_the_mark_is_the_predicted_curve(gamma):
     u[0, mask] = 1 / np.sqrt(mask.sum())
     for sigma in (0.05, 0.5, 2.0, 20.0):
         gain = torch.from_numpy(u.reshape(-1)) @ wiener_matrix(stats, sigma).double() @ torch.from_numpy(u.reshape(-1))
-        assert gain.item() == pytest.approx(float(predicted_sensitivity(mask, gamma, sigma)), abs=1e-3)
+        assert gain.item() == pytest.approx(predicted_sensitivity(mask, gamma, sigma), abs=1e-3)
 
 
 def test_with_variance_of_their_own_the_corrected_curve():
@@ -85,7 +85,7 @@ def test_with_variance_of_their_own_the_corrected_curve():
     stats = fit_gaussian(ImageSet(x.reshape(-1, 1, 8, 8).astype(np.float32), "own"), cache=False)
     for sigma in (0.2, 1.0, 5.0):
         gain = torch.from_numpy(u) @ wiener_matrix(stats, sigma).double() @ torch.from_numpy(u)
-        assert gain.item() == pytest.approx(float(predicted_sensitivity(mask, 0.5, sigma, v)), abs=1e-3)
+        assert gain.item() == pytest.approx(predicted_sensitivity(mask, 0.5, sigma, v), abs=1e-3)
 
 
 def test_a_png_is_a_mark(tmp_path):

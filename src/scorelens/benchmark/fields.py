@@ -15,7 +15,7 @@ from scorelens.sensitivity import Fields, Pixel
 from scorelens.statistics import GaussianStats, shrinkage
 from scorelens.types import Shape
 
-FAR = 6  # pixels
+FAR = 6 / 32  # of the shorter side of the image
 MARK_LEVELS = (0.7, 2.1)  # noise levels at which a mark of gamma 0.1 to 0.5 is looked for
 MARK_VISIBLE = 0.2  # mean visibility over those levels; the Wiener filter of leaves has 0.01, marked 0.43 and 0.83
 Field = Float[Tensor, "c h w"]
@@ -67,9 +67,9 @@ def mark_visibility(field: Float[Tensor, "h w"], pixel: Pixel, mask: Bool[np.nda
     Near it every field is large, mark or no mark; so only input pixels farther than FAR count.
     """
     rows, columns = np.indices(mask.shape)
-    far = np.hypot(rows - pixel[0], columns - pixel[1]) > FAR
+    far = np.hypot(rows - pixel[0], columns - pixel[1]) > FAR * min(mask.shape)
     values, marked = field.double().cpu().numpy()[far], mask[far].astype(float)
-    return float(np.corrcoef(values, marked)[0, 1]) if values.std() > 0 else 0.0
+    return float(np.corrcoef(values, marked)[0, 1]) if values.std() > 0 and marked.std() > 0 else 0.0
 
 
 def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:

@@ -12,13 +12,11 @@ import torch
 
 from scorelens import progress
 from scorelens.benchmark.fields import anisotropy, cosine, equivariance, radius, wiener_fields
+from scorelens.commands.models import build_model
 from scorelens.commands.run_folder import choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import wide_dtype
-from scorelens.denoisers import DENOISERS
-from scorelens.denoisers.specs import parse_specs
 from scorelens.networks.adapters import Network
-from scorelens.networks.load import load_network
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.fields import Strip, field_curves, field_figure
 from scorelens.report.tables import markdown
@@ -75,16 +73,6 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (WIENER,), *, pixels: 
     print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")
     return run.final
-
-
-def build_model(name: str, images: ImageSet) -> Denoiser:
-    """A denoiser by its spec, else a network by its name or folder."""
-    if name.partition(":")[0] in DENOISERS:
-        (spec, *others) = parse_specs(name)
-        if others:
-            raise ScorelensError(f"{name} names several denoisers; give one value for each option")
-        return spec.build(images)
-    return load_network(name, shape=images.shape)
 
 
 def measured_fields(models: Mapping[str, Denoiser], noise: torch.Tensor, sigmas: Sequence[float],

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 
 from scorelens.data.images import ImageSet
 from scorelens.types import ScorelensError
@@ -65,11 +65,20 @@ def _file(path: Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
     return np.asarray(picture) >= 128
 
 
-def predicted_sensitivity(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float, variance: float = 0.0
-                          ) -> Float[np.ndarray, ""]:
+def mark_variance(mask: Bool[np.ndarray, "h w"], gamma: float) -> float:
+    """g = gamma^2 ||s||^2 / 3: the variance that the mark adds along itself, in each channel."""
+    return float(gamma**2 * mask.sum() * COLOUR_VARIANCE)
+
+
+def mark_snr(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float) -> float:
+    """g / sigma^2"""
+    return mark_variance(mask, gamma) / sigma**2
+
+
+def predicted_sensitivity(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float, variance: float = 0.0) -> float:
     """The Wiener filter's gain along the mark: (v + g) / (v + g + sigma^2), g = gamma^2 ||s||^2 / 3.
 
     `variance` is that of the unedited data along the mark, where the mark is an eigenvector of theirs.
     """
-    g = gamma**2 * mask.sum() * COLOUR_VARIANCE
-    return np.asarray((variance + g) / (variance + g + sigma**2))
+    total = variance + mark_variance(mask, gamma)
+    return total / (total + sigma**2)

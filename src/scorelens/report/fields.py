@@ -69,6 +69,28 @@ def _draw(axes: Axes, values: np.ndarray, strip: Strip, level: int, scale: float
         spine.set(color="#2a8f4b" if framed else "#cccccc", linewidth=2.0 if framed else 0.5)
 
 
+def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """The gain along the mark, measured and predicted, and how visible it is, against the noise level."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.5), layout="constrained")
+    gain, seen = figure.subplots(1, 2)
+    for k, name in enumerate(dict.fromkeys(row["network"] for row in rows)):
+        mine = [row for row in rows if row["network"] == name]
+        sigmas, colour = [row["sigma"] for row in mine], colormaps["tab10"](k % 10)
+        gain.semilogx(sigmas, [row["gain"] for row in mine], "-o", ms=3, lw=1.6, color=colour, label=name)
+        if mine[0]["gamma"]:
+            gain.semilogx(sigmas, [row["predicted"] for row in mine], ":", lw=1.4, color=colour)
+        seen.semilogx(sigmas, [row["visibility"] for row in mine], "-o", ms=3, lw=1.6, color=colour)
+    for axes, title in ((gain, "gain along the mark (dotted: predicted)"), (seen, "visibility of the mark")):
+        axes.set(xlabel="noise level σ")
+        _quiet(axes)
+        axes.set_title(title, fontsize=10, color=INK, loc="left")
+    gain.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160)
+
+
 def field_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Likeness to the Wiener filter, reach and equivariance against the noise level, one line per model."""
     from matplotlib import colormaps
