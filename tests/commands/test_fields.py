@@ -91,3 +91,25 @@ def test_mistakes_end_in_one_line_and_no_folder(argv, says, capsys, tmp_path):
     told = capsys.readouterr().err
     assert says in told and told.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_presets_name_the_networks_of_the_data(tmp_path):
+    assert main(["sensitivity", "--data", "digits", "--split", "train", "--preset", "parametrization", "--num", "2",
+                 "--steps", "3", "--out", "out"]) == 0
+    assert {row["model"] for row in rows(tmp_path)} == {"digits-unet-x0", "digits-unet-x0@epsilon"}
+    plain, noise = (np.load(tmp_path / "out" / f"{name}.npz") for name in ("digits-unet-x0", "digits-unet-x0-epsilon"))
+    identity = np.zeros((1, 8, 8))
+    identity[0, 4, 4] = 1
+    for k, sigma in enumerate(plain["sigmas"]):
+        assert noise["values"][k, 0] == pytest.approx((identity - plain["values"][k, 0]) / sigma, rel=1e-3, abs=1e-4)
+    assert (tmp_path / "out" / "fields-joint.png").exists()
+
+
+def test_noise_levels_of_ones_choice_are_measured_on_noisy_data(tmp_path):
+    assert main(["sensitivity", "--data", "digits", "--limit", "40", "--models", "optimal", "--sigmas", "1", "3", "--num",
+                 "2", "--out", "out"]) == 0
+    found, images = np.load(tmp_path / "out" / "optimal.npz"), scorelens.load_images("digits", limit=40)
+    assert found["sigmas"].tolist() == [3, 1]
+    z = (images[:2] + 3 * scorelens.seeded_noise((1, 8, 8), range(2))).double()
+    expected = scorelens.sensitivity(scorelens.build_denoiser("optimal", images), z, 3.0, (4, 4)).mean(dim=0)
+    assert found["values"][0, 0] == pytest.approx(expected.numpy(), rel=1e-6, abs=1e-9)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from scorelens import progress
 from scorelens.benchmark.fields import anisotropy, cosine, equivariance, radius, wiener_fields
@@ -23,74 +24,128 @@ from scorelens.report.tables import markdown
 from scorelens.sampling import Step, trajectory
 from scorelens.sensitivity import Fields, Pixel, mean_fields
 from scorelens.statistics import fit_gaussian
-from scorelens.types import Denoiser, ScorelensError
+from scorelens.types import Denoiser, ScorelensError, check_sigma
 
-WIENER = "wiener"
+EPSILON = "@epsilon"  # after a model's name: the field of the noise that it predicts
 
 
-def sensitivity(images: ImageSet, models: Sequence[str] = (WIENER,), *, pixels: Sequence[str] = ("centre",),
-                channel: int | None = None, of: Literal["x0", "epsilon"] = "x0", wrt: Literal["z", "x_t"] = "z",
-                num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
-                normalization: Literal["image", "joint"] = "image", device: str = "auto",
-                out: Path | None = None) -> Path:
+@dataclass(frozen=True)
+class Preset:
+    """A figure of the paper: its models ({data} is the name of the data) and output pixels."""
+
+    models: tuple[str, ...]
+    pixels: tuple[str, ...] = ("centre",)
+
+
+PRESETS = {
+    "architectures": Preset(("{data}-unet-x0", "{data}-dit-x0", "wiener")),  # fig:sensitivity_diff_arch
+    "faces": Preset(("{data}-unet", "wiener"), ("eye", "centre")),  # fig:sensitivity-fields-faces
+    "parametrization": Preset(("{data}-unet-x0@epsilon", "{data}-unet-x0")),  # fig:sensitivity_different_ways
+    "training": Preset(("{data}-unet", "{data}-unet-x0", "{data}-dit-x0", "wiener")),  # fig:sensitivity_eps_vs_x0
+    "optimal": Preset(("optimal", "wiener")),  # the optimal denoiser's field explodes at low noise
+}
+PLACES = {"centre": (0.5, 0.5), "eye": (0.45, 0.36)}  # shares of height and width; eyes of aligned faces
+
+
+def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
+                preset: Literal["architectures", "faces", "parametrization", "training", "optimal"] | None = None,
+                pixels: Sequence[str] = (), channel: int | None = None, wrt: Literal["z", "x_t"] = "z",
+                sigmas: Sequence[float] = (), num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
+                device: str = "auto", out: Path | None = None) -> Path:
     """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
 
     Args:
-        models: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers.
-        pixels: output pixels, each ROW,COLUMN or centre.
+        models: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers; with
+            @epsilon after the name, the field of the noise that the prediction implies. By default wiener.
+        preset: models and pixels of a figure of the paper.
+        pixels: output pixels, each ROW,COLUMN or centre or eye. By default the centre.
         channel: of the output; by default the sum over all.
-        of: the field of x0_hat, or of the noise that it implies.
         wrt: with respect to z, or to DDPM's x_t.
-        num: number of trajectories that fields are averaged over (the paper: 32).
+        sigmas: measure at these noise levels, on noisy images of the data, instead of along trajectories.
+        num: number of trajectories, or of noisy images, that fields are averaged over (the paper: 32).
         steps: noise levels of a trajectory (the paper: 1000).
         levels: at how many of them fields are measured.
         seed: the noise of trajectory k is drawn from seed + k.
-        normalization: of the picture, each image by its own largest value, or all of a row jointly.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/sensitivity-...
     """
     if num < 1 or levels < 1:
         raise ScorelensError(f"num and levels must be at least 1, got {num} and {levels}")
-    place, where = choose_device(device), [parse_pixel(text, images) for text in pixels]
-    loaded = {name: build_model(name, images) for name in dict.fromkeys(models)}
-    sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
+    chosen = PRESETS[preset] if preset else Preset(("wiener",))
+    names = list(dict.fromkeys(models or [name.format(data=images.name) for name in chosen.models]))
+    where = [parse_pixel(text, images) for text in pixels or chosen.pixels]
+    loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
+    place, seeds = choose_device(device), range(seed, seed + num)
     noise = seeded_noise(images.shape, seeds, device=place)
-    how: dict[str, Any] = {"channel": channel, "of": of, "wrt": wrt}
-    with run_folder("sensitivity", f"{images.name}-{'-'.join(Path(m).name for m in models)}", out, place) as run:
-        stats = fit_gaussian(images)
-        fields = measured_fields(loaded, noise, sigmas, chosen_levels(sigmas, levels), where, how)
-        reference = next(iter(fields.values()))
-        linear = wiener_fields(stats, images.shape, reference.sigmas, where, channel)
-        rows = [row for name, found in fields.items() for row in field_rows(name, found, linear)]
-        run.record.update(data=images.describe(), models=list(models), pixels=where, **how, sigmas=sigmas,
-                          noise=noise_record(seeds, noise), rows=rows)
-        (run.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for name, found in fields.items():
-            found.save(run.folder / f"{_file_name(name)}.npz")
-        (run.folder / "table.md").write_text(agreement_table(rows) + "\n")
-        draw(fields, where, run.folder / "fields.png", images.name, normalization)
-        field_curves(rows, run.folder / "curves.png")
+    with run_folder("sensitivity", f"{images.name}-{preset or _file_name(names[0])}", out, place) as run:
+        walks = at_levels(images, noise, sigmas) if sigmas else Walks(noise, ddim_sigmas(steps).tolist(), levels)
+        fields = {name: measured(name, loaded, walks, where, channel, wrt) for name in names}
+        found = next(iter(fields.values()))
+        linear = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
+        rows = [row for name in names for row in field_rows(name, fields[name], linear)]
+        run.record.update(data=images.describe(), models=names, preset=preset, pixels=where, channel=channel, wrt=wrt,
+                          sigmas=found.sigmas, steps=steps, noise=noise_record(seeds, noise), rows=rows)
+        write_fields(run.folder, fields, rows, f"Sensitivity fields on {images.name}")
     print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")
     return run.final
 
 
-def measured_fields(models: Mapping[str, Denoiser], noise: torch.Tensor, sigmas: Sequence[float],
-                    levels: Sequence[int], pixels: Sequence[Pixel], how: Mapping[str, Any]) -> dict[str, Fields]:
-    """Networks are measured along their own trajectories; formulas along the first network's, or their own if none."""
-    walks: dict[str, list[Step]] = {}
-    found = {}
-    for name, model in models.items():
-        guide = name if isinstance(model, Network) else next(
-            (other for other, m in models.items() if isinstance(m, Network)), name)
-        if guide not in walks:
+class Walks:
+    """The points at which fields are measured: on trajectories, each walked once."""
+
+    def __init__(self, noise: Tensor, sigmas: Sequence[float], levels: int) -> None:
+        self.noise, self.sigmas, self.levels = noise, sigmas, chosen_levels(sigmas, levels)
+        self._walked: dict[str, list[Step]] = {}
+
+    def points(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
+        """Of a network its own trajectory; of a formula the first network's, or its own if there is none."""
+        guide = name if isinstance(models[name], Network) else next(
+            (other for other, model in models.items() if isinstance(model, Network)), name)
+        if guide not in self._walked:
             with torch.no_grad():
-                walk = list(progress.steps(trajectory(models[guide], noise, sigmas), f"{guide}, walking", len(sigmas)))
-            walks[guide] = [walk[k] for k in levels]
-        points = walks[guide] if isinstance(model, Network) else [_wide(step) for step in walks[guide]]
-        tracked = progress.track(points, f"{name}, fields", len(levels), unit="level")
-        found[name] = mean_fields(model, tracked, pixels, **how)
-    return found
+                walk = list(progress.steps(trajectory(models[guide], self.noise, self.sigmas), f"{guide}, walking",
+                                           len(self.sigmas)))
+            self._walked[guide] = [walk[k] for k in self.levels]
+        return self._walked[guide]
+
+
+class NoisyImages:
+    """The points at which fields are measured: noisy images of the data, the same for all models."""
+
+    def __init__(self, x0: Tensor, noise: Tensor, sigmas: Sequence[float]) -> None:
+        self._points = [Step(sigma, x0 + sigma * noise, x0, x0) for sigma in sigmas]
+
+    def points(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
+        return self._points
+
+
+def at_levels(images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> NoisyImages:
+    """Noisy images of the data at the levels given, from high to low."""
+    levels = sorted((check_sigma(sigma) for sigma in sigmas), reverse=True)
+    return NoisyImages(images[[k % len(images) for k in range(len(noise))]].to(noise), noise, levels)
+
+
+def measured(name: str, models: Mapping[str, Denoiser], walks: Walks | NoisyImages, pixels: Sequence[Pixel],
+             channel: int | None, wrt: Literal["z", "x_t"]) -> Fields:
+    """The mean fields of one model."""
+    model, points = models[name], walks.points(name, models)
+    if not isinstance(model, Network):
+        points = [_wide(step) for step in points]
+    tracked = progress.track(points, f"{name}, fields", len(points), unit="level")
+    of: Literal["x0", "epsilon"] = "epsilon" if name.endswith(EPSILON) else "x0"
+    return mean_fields(model, tracked, pixels, channel=channel, of=of, wrt=wrt)
+
+
+def write_fields(folder: Path, fields: Mapping[str, Fields], rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """The numbers, the table, and the pictures: each field by its own largest value, and each row jointly."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.md").write_text(agreement_table(rows) + "\n")
+    for name, found in fields.items():
+        found.save(folder / f"{_file_name(name)}.npz")
+    draw(fields, folder / "fields.png", title, "image")
+    draw(fields, folder / "fields-joint.png", f"{title}, normalized jointly", "joint")
+    field_curves(rows, folder / "curves.png")
 
 
 def _wide(step: Step) -> Step:
@@ -120,24 +175,23 @@ def agreement_table(rows: Sequence[Mapping[str, Any]]) -> str:
     return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in sigmas)], cells)
 
 
-def draw(fields: Mapping[str, Fields], pixels: Sequence[Pixel], path: Path, data: str,
-         normalization: Literal["image", "joint"]) -> None:
+def draw(fields: Mapping[str, Fields], path: Path, title: str, normalization: Literal["image", "joint"]) -> None:
     """One row per model and pixel."""
+    pixels = next(iter(fields.values())).pixels
     strips = [Strip(name, found.values[:, k].sum(dim=1).cpu().numpy(), pixel,
                     f"pixel {pixel[0]}, {pixel[1]}" if len(pixels) > 1 else "")
               for k, pixel in enumerate(pixels) for name, found in fields.items()]
-    title = f"Sensitivity fields on {data}"
     field_figure(strips, next(iter(fields.values())).sigmas, path, title=title, normalization=normalization)
 
 
 def parse_pixel(text: str, images: ImageSet) -> Pixel:
-    """`centre`, or ROW,COLUMN within the image."""
+    """ROW,COLUMN within the image, or the name of a place."""
     _, h, w = images.shape
-    if text == "centre":
-        return h // 2, w // 2
+    if text in PLACES:
+        return int(h * PLACES[text][0]), int(w * PLACES[text][1])
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().lstrip("-").isdigit() for part in parts):
-        raise ScorelensError(f"pixel {text!r} is neither ROW,COLUMN nor centre")
+        raise ScorelensError(f"pixel {text!r} is neither ROW,COLUMN nor {' nor '.join(PLACES)}")
     row, column = (int(part) for part in parts)
     if not (0 <= row < h and 0 <= column < w):
         raise ScorelensError(f"pixel {row},{column} is outside the image of {h}x{w}")
