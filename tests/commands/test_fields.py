@@ -106,8 +106,8 @@ def test_presets_name_the_networks_of_the_data(tmp_path):
 
 
 def test_noise_levels_of_ones_choice_are_measured_on_noisy_data(tmp_path):
-    assert main(["sensitivity", "--data", "digits", "--limit", "40", "--models", "optimal", "--sigmas", "1", "3", "--num",
-                 "2", "--out", "out"]) == 0
+    assert main(["sensitivity", "--data", "digits", "--limit", "40", "--models", "optimal", "--sigmas", "1", "3",
+                 "--num", "2", "--out", "out"]) == 0
     found, images = np.load(tmp_path / "out" / "optimal.npz"), scorelens.load_images("digits", limit=40)
     assert found["sigmas"].tolist() == [3, 1]
     z = (images[:2] + 3 * scorelens.seeded_noise((1, 8, 8), range(2))).double()

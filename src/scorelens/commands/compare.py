@@ -167,7 +167,8 @@ def write_comparison(run: Run, setting: Setting, methods: Sequence[Method], titl
     (run.folder / "rows.jsonl").write_text("".join(json.dumps({**row, **shared}) + "\n" for row in rows))
     (run.folder / "table.md").write_text(comparison_table(rows) + "\n")
     labelled_rows(list(pictures(setting, methods)), run.folder / "samples.png",
-                  title=f"Samples from the same noise: {setting.name} and what predicts it")
+                  title=f"Samples from the same noise: {setting.name} and what predicts it",
+                  columns=[f"seed {seed}" for seed in setting.seeds[:SHOWN]])
     if setting.with_single_steps:
         single_step_curves(rows, run.folder / "single_steps.png", reference=setting.name)
     write_page(comparison_page(rows, run.folder, run.record, title=title), run.folder / "report.html")

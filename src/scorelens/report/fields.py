@@ -36,7 +36,7 @@ def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *
     from matplotlib.figure import Figure
 
     left = max(1.3, 0.085 * max(len(line) for s in strips for line in (s.name, *s.note.split("\n"))))
-    top, cell = 0.75 if title else 0.35, CELL_INCHES
+    top, cell = 0.62 if title else 0.35, CELL_INCHES
     width, height = left + cell * len(sigmas) + 0.1, top + cell * len(strips) + 0.1
     figure = Figure(figsize=(width, height))
     for i, strip in enumerate(strips):
