@@ -36,7 +36,7 @@ def png(path, size=(8, 8), seed=0):
 
 @pytest.mark.parametrize(("argv", "says"), [
     (["sampel"], "did you mean 'sample'"),
-    (["data"], "list or info"),
+    (["data"], "list or info or spectra"),
     (["sample"], "--data"),
     (["sample", "--data", "dgits"], "did you mean 'digits'"),
     (["sample", "--data", "digits", "--denoiser", "weiner"], "did you mean 'wiener'"),

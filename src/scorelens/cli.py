@@ -14,7 +14,7 @@ from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type
 
 from scorelens import __version__, progress
 from scorelens.commands.compare import compare
-from scorelens.commands.data import info, list_sources
+from scorelens.commands.data import info, list_sources, spectra
 from scorelens.commands.demo import demo
 from scorelens.commands.manipulation import manipulation
 from scorelens.commands.sample import sample
@@ -39,6 +39,7 @@ COMMANDS = {
     "demo": Command(demo, "scorelens demo"),
     "data list": Command(list_sources, "scorelens data list"),
     "data info": Command(info, "scorelens data info digits", data="positional"),
+    "data spectra": Command(spectra, "scorelens data spectra --sources digits leaves --limit 200 --resolution 8"),
     "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
                       data="flag"),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "

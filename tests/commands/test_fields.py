@@ -107,7 +107,10 @@ def test_presets_name_the_networks_of_the_data(tmp_path):
 
 def test_noise_levels_of_ones_choice_are_measured_on_noisy_data(tmp_path):
     assert main(["sensitivity", "--data", "digits", "--limit", "40", "--models", "optimal", "--sigmas", "1", "3",
-                 "--num", "2", "--out", "out"]) == 0
+                 "--num", "2", "--linear", "--out", "out"]) == 0
+    told = json.loads((tmp_path / "out" / "run.json").read_text())["linearity"]
+    assert [row["sigma"] for row in told] == [3, 1] and told[0]["nonlinearity"] < told[1]["nonlinearity"]
+    assert (tmp_path / "out" / "linearity.png").exists()
     found, images = np.load(tmp_path / "out" / "optimal.npz"), scorelens.load_images("digits", limit=40)
     assert found["sigmas"].tolist() == [3, 1]
     z = (images[:2] + 3 * scorelens.seeded_noise((1, 8, 8), range(2))).double()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from scorelens.commands.run_folder import run_folder
-from scorelens.data import SOURCES
+from scorelens.data import SOURCES, load_images
 from scorelens.data.images import ImageSet
-from scorelens.report.figures import spectrum
+from scorelens.report.figures import spectra_figure, spectrum
 from scorelens.report.tables import markdown
 from scorelens.statistics import GaussianStats, fit_gaussian
 
@@ -33,6 +34,29 @@ def info(images: ImageSet, *, out: Path | None = None) -> Path:
                  run.folder / "spectrum.png")
     print(_text(images, stats, shares))
     print(f"\npicture: {run.final / 'spectrum.png'}")
+    return run.final
+
+
+def spectra(sources: Sequence[str], *, root: Path | None = None, limit: int | None = None,
+            resolution: int | None = None, out: Path | None = None) -> Path:
+    """Draw the eigenvalue spectra of several sources in one picture; returns its folder.
+
+    Args:
+        sources: what to load, several names: see scorelens data list.
+        root: the folder of datasets, by default $SCORELENS_DATA.
+        limit: keep only so many images of each.
+        resolution: side to scale to.
+        out: folder for the picture; it must not exist. By default runs/data-spectra
+    """
+    found: dict[str, list[float]] = {}
+    with run_folder("data", "spectra", out) as run:
+        for source in sources:
+            images = load_images(source, root=root, limit=limit, resolution=resolution)
+            found[images.name] = fit_gaussian(images).eigenvalues.tolist()
+            run.record.setdefault("data", []).append(images.describe())
+        run.record["eigenvalues"] = found
+        spectra_figure(found, run.folder / "spectra.png")
+    print(f"picture: {run.final / 'spectra.png'}")
     return run.final
 
 

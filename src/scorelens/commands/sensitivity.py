@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,13 +13,14 @@ from torch import Tensor
 
 from scorelens import progress
 from scorelens.benchmark.fields import anisotropy, cosine, equivariance, radius, wiener_fields
+from scorelens.benchmark.probes import linearity
 from scorelens.commands.models import build_model
 from scorelens.commands.run_folder import choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import wide_dtype
 from scorelens.networks.adapters import Network
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.report.fields import Strip, field_curves, field_figure
+from scorelens.report.fields import Strip, field_curves, field_figure, linearity_curves
 from scorelens.report.tables import markdown
 from scorelens.sampling import Step, trajectory
 from scorelens.sensitivity import Fields, Pixel, mean_fields
@@ -51,7 +52,7 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
                 preset: Literal["architectures", "faces", "parametrization", "training", "optimal"] | None = None,
                 pixels: Sequence[str] = (), channel: int | None = None, wrt: Literal["z", "x_t"] = "z",
                 sigmas: Sequence[float] = (), num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
-                device: str = "auto", out: Path | None = None) -> Path:
+                linear: bool = False, device: str = "auto", out: Path | None = None) -> Path:
     """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
 
     Args:
@@ -66,6 +67,7 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
         steps: noise levels of a trajectory (the paper: 1000).
         levels: at how many of them fields are measured.
         seed: the noise of trajectory k is drawn from seed + k.
+        linear: probe also how linear each model is, and how symmetric its Jacobian.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/sensitivity-...
     """
@@ -81,11 +83,14 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
         walks = at_levels(images, noise, sigmas) if sigmas else Walks(noise, ddim_sigmas(steps).tolist(), levels)
         fields = {name: measured(name, loaded, walks, where, channel, wrt) for name in names}
         found = next(iter(fields.values()))
-        linear = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
-        rows = [row for name in names for row in field_rows(name, fields[name], linear)]
+        wiener = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
+        rows = [row for name in names for row in field_rows(name, fields[name], wiener)]
         run.record.update(data=images.describe(), models=names, preset=preset, pixels=where, channel=channel, wrt=wrt,
                           sigmas=found.sigmas, steps=steps, noise=noise_record(seeds, noise), rows=rows)
         write_fields(run.folder, fields, rows, f"Sensitivity fields on {images.name}")
+        if linear:
+            run.record["linearity"] = [row for name in names for row in linearity_rows(name, loaded, walks)]
+            linearity_curves(run.record["linearity"], run.folder / "linearity.png")
     print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")
     return run.final
@@ -151,6 +156,17 @@ def write_fields(folder: Path, fields: Mapping[str, Fields], rows: Sequence[Mapp
 def _wide(step: Step) -> Step:
     """In float64 where the device has it: at low noise a formula's field is a small difference of large numbers."""
     return replace(step, z=step.z.to(wide_dtype(step.z)))
+
+
+def linearity_rows(name: str, models: Mapping[str, Denoiser], walks: Walks | NoisyImages) -> list[dict[str, Any]]:
+    """How far a model is from linear at each point, between each noisy image and the next of the batch."""
+    rows = []
+    points = walks.points(name, models)
+    for point in progress.track(points, f"{name}, linearity", len(points), unit="level"):
+        step = point if isinstance(models[name], Network) else _wide(point)
+        found = linearity(models[name], step.z, step.z.roll(1, dims=0), step.sigma)
+        rows.append({"model": name, "sigma": step.sigma, **asdict(found)})
+    return rows
 
 
 def field_rows(name: str, found: Fields, linear: Fields) -> list[dict[str, Any]]:

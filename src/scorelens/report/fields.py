@@ -93,14 +93,23 @@ def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 def field_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Likeness to the Wiener filter, reach and equivariance against the noise level, one line per model."""
+    _curves(rows, path, {"cosine": "cosine with the Wiener field", "radius": "reach, pixels",
+                         "equivariance": "equivariance"})
+
+
+def linearity_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """How far from linear, and how asymmetric, against the noise level."""
+    _curves(rows, path, {"nonlinearity": "unexplained by its own Jacobian", "asymmetry": "asymmetry of the Jacobian"})
+
+
+def _curves(rows: Sequence[Mapping[str, Any]], path: Path, panels: Mapping[str, str]) -> None:
+    """One panel per quantity: its mean over the pixels against the noise level, one line per model."""
     from matplotlib import colormaps
     from matplotlib.figure import Figure
 
-    panels = {"cosine": "cosine with the Wiener field", "radius": "reach, pixels", "equivariance": "equivariance"}
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    figure = Figure(figsize=(11, 3.3), layout="constrained")
+    figure = Figure(figsize=(2 + 3 * len(panels), 3.3), layout="constrained")
     for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        for k, model in enumerate(models):
+        for k, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
             mine = [row for row in rows if row["model"] == model]
             levels = list(dict.fromkeys(row["sigma"] for row in mine))
             means = [np.mean([row[key] for row in mine if row["sigma"] == sigma]) for sigma in levels]

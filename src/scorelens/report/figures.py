@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -97,6 +97,24 @@ def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) 
     for axes in (decay, share):
         _quiet(axes)
     figure.suptitle(name, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.savefig(path, dpi=160)
+
+
+def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: int = 100) -> None:
+    """The eigenvalues of several datasets: all of them, and the leading ones (the paper's appendix)."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9.5, 3.6), layout="constrained")
+    for axes, count, title in zip(figure.subplots(1, 2), (None, leading), ("all components", f"first {leading}"),
+                                  strict=True):
+        for name, given in spectra.items():
+            values = np.asarray(given)[:count]
+            values = values[values > given[0] * 1e-12]
+            axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=name)
+        axes.set(xlabel="component k", ylabel="variance λ²")
+        _quiet(axes)
+        axes.set_title(title, fontsize=10, color=INK, loc="left")
+    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)
 
 
