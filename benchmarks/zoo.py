@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -151,6 +152,7 @@ def agreement_curve(run: Path, other: Path, card: dict[str, Any]) -> Any:
         yield {"images_seen": seen, "r2": summary(r2(predictions(run / folder), predictions(other / folder)))}
 
 
+@cache
 @torch.no_grad()
 def predictions(folder: Path) -> Tensor:
     """The raw last predictions of a network on the noise that all are compared on."""
