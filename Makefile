@@ -16,8 +16,9 @@ venv: .venv/installed
 demo: venv
 	$(BIN)/scorelens demo
 
+# Two workers of one thread each are faster here than one of two.
 test: venv
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: venv
 	$(BIN)/ruff check .

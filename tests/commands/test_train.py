@@ -13,7 +13,7 @@ from scorelens.cli import main
 from scorelens.networks import load_network
 from scorelens.types import ScorelensError
 
-COMMAND = ["train", "--data", "digits", "--limit", "64", "--epochs", "8", "--batch", "16", "--device", "cpu"]
+COMMAND = ["train", "--data", "digits", "--limit", "64", "--epochs", "40", "--batch", "16", "--device", "cpu"]
 WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
 
 
@@ -30,8 +30,8 @@ def wait_for(condition, process):
     raise AssertionError("it took more than half a minute")
 
 
-def start(out):
-    return subprocess.Popen(command(out, "--save-seconds", "0"), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
+def start(out, *more):
+    return subprocess.Popen(command(out, "--save-seconds", "0", *more), stderr=subprocess.PIPE, stdout=subprocess.PIPE,
                             text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 
@@ -49,7 +49,7 @@ def test_a_finished_folder_has_everything(whole):
                      "scheduler/scheduler_config.json", "training.json"}
     assert not {"checkpoint.safetensors"} & found
     card = json.loads((whole / "card.json").read_text())
-    assert card["data"]["count"] == 64 and card["steps"] == 32 and card["images_seen"] == 512 and card["seed"] == 0
+    assert card["data"]["count"] == 64 and card["steps"] == 160 and card["images_seen"] == 2560 and card["seed"] == 0
     assert card["environment"]["versions"]["torch"] and card["data"]["fingerprint"] in (whole / "README.md").read_text()
     assert load_network(whole).shape == (1, 8, 8)
 
@@ -80,10 +80,11 @@ def test_killed_twice_it_ends_with_the_same_weights(whole, tmp_path):
 
 def test_a_second_training_in_the_same_folder_is_refused(tmp_path):
     out = tmp_path / "busy"
-    first = start(out)
+    endless = ("--epochs", "100000")
+    first = start(out, *endless)
     try:
         wait_for((out / "checkpoint.safetensors").exists, first)
-        second = subprocess.run(command(out), capture_output=True, text=True)
+        second = subprocess.run(command(out, *endless), capture_output=True, text=True)
         assert second.returncode == 2
         assert "another training is at work" in second.stderr and second.stderr.count("\n") == 1
     finally:
@@ -130,7 +131,7 @@ def test_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys):
 
 
 def test_minutes_decide_the_number_of_steps(tmp_path):
-    short = [word for word in COMMAND if word not in ("--epochs", "8")]
+    short = [word for word in COMMAND if word not in ("--epochs", "40")]
     assert main([*short, "--minutes", "0.02", "--snapshots", "2", "--out", str(tmp_path / "out")]) == 0
     card = json.loads((tmp_path / "out" / "card.json").read_text())
     assert card["steps"] > 1 and card["minutes"] == 0.02 and card["epochs"] is None
