@@ -1,6 +1,8 @@
 """The command line: one clear line and exit code 2 for every mistake, and nothing half-written."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -240,3 +242,10 @@ def test_plans_are_recorded_and_the_profile_accounts_for_the_time(capsys, tmp_pa
 def test_what_no_phase_claims_is_everything_else():
     """Steps of 4 s and statistics of 1 s, of which the phases explain 4."""
     assert "| everything else | 1.00 |   20% |" in phase_table({"distances": 3.0, "statistics": 1.0}, 4.0)
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    """scorelens data list | head -1"""
+    done = subprocess.run(f"{sys.executable} -u -m scorelens.cli compare --help | head -1", shell=True,
+                          capture_output=True, text=True)
+    assert done.stdout.startswith("usage: scorelens compare") and done.stderr == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import os
 import re
 import sys
 import types
@@ -69,6 +70,9 @@ def main(argv: list[str] | None = None) -> int:
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
         print(f"scorelens: error: {error}", file=sys.stderr)
+    except BrokenPipeError:  # the reader has seen enough: scorelens ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+        return 0
     except OSError as error:
         print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
@@ -214,7 +218,8 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
     hints, helps = get_type_hints(function if inspect.isfunction(function) else function.__init__), _helps(function)
     for name, parameter in _flags(function).items():
         hint, default, flag = hints[name], parameter.default, rename.get(name, name)
-        shown = "" if default in (None, False, inspect.Parameter.empty) else f" (default: {default})"
+        told = " ".join(default) if isinstance(default, tuple) else default
+        shown = "" if told in (None, False, "", inspect.Parameter.empty) else f" (default: {told})"
         how: dict[str, Any] = {"dest": prefix + flag, "help": (helps.get(name, "") + shown).replace("%", "%%")}
         if hint is bool:
             how["action"] = "store_true"

@@ -104,7 +104,7 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
 
     kind, weights = folder.config["_class_name"], find_weights(folder.model, trust_pickle)
     problem = f"the weights in {folder.model} are damaged, incomplete or not of the {kind} in its config.json"
-    with _quiet(), one_line(problem):
+    with quiet(), one_line(problem):
         model, info = getattr(diffusers, kind).from_pretrained(
             str(folder.model), use_safetensors=weights.safetensors, variant=weights.variant, local_files_only=True,
             low_cpu_mem_usage=False, output_loading_info=True)
@@ -116,7 +116,7 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep what diffusers logs, warns and draws off the terminal."""
     from diffusers.utils import logging
 

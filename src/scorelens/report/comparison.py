@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scorelens.report.figures import INK, _quiet
+from scorelens.report.figures import INK, quiet
 from scorelens.report.html import Cell, Code, Definitions, Figure, Page, Section, Table, Text
 from scorelens.report.tables import markdown
 
@@ -86,7 +86,7 @@ def single_step_curves(rows: Sequence[Row], path: Path, *, reference: str) -> No
                           color=INK if row["role"] == "another seed" else colormaps["tab10"](k % 10),
                           label=row["method"])
         axes.set(xlabel="noise level σ")
-        _quiet(axes)
+        quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     figure.axes[0].set_ylabel("unexplained share, 1 − r2")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)

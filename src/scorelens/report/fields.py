@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from jaxtyping import Float
 
-from scorelens.report.figures import INK, MUTED, _quiet
+from scorelens.report.figures import INK, MUTED, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,7 @@ def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         seen.semilogx(sigmas, [row["visibility"] for row in mine], "-o", ms=3, lw=1.6, color=colour)
     for axes, title in ((gain, "gain along the mark (dotted: predicted)"), (seen, "visibility of the mark")):
         axes.set(xlabel="noise level σ")
-        _quiet(axes)
+        quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     gain.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=160)
@@ -116,7 +116,7 @@ def _curves(rows: Sequence[Mapping[str, Any]], path: Path, panels: Mapping[str, 
             axes.semilogx(levels, means, "-o", ms=3, lw=1.5, label=model,
                           color=INK if model == "wiener" else colormaps["tab10"](k % 10))
         axes.set(xlabel="noise level σ")
-        _quiet(axes)
+        quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)

@@ -95,7 +95,7 @@ def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) 
     share.semilogx(k, 100 * np.cumsum(values) / max(values.sum(), 1e-300), color="#c8502d", lw=1.6)
     share.set(xlabel="first k components", title="share of the variance, %", ylim=(0, 104))
     for axes in (decay, share):
-        _quiet(axes)
+        quiet(axes)
     figure.suptitle(name, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path, dpi=160)
 
@@ -112,7 +112,7 @@ def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: 
             values = values[values > given[0] * 1e-12]
             axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=name)
         axes.set(xlabel="component k", ylabel="variance λ²")
-        _quiet(axes)
+        quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)
@@ -131,7 +131,8 @@ def _canvas(picture: np.ndarray, width: float, left: float, top: float) -> tuple
     return figure, axes
 
 
-def _quiet(axes: Axes) -> None:
+def quiet(axes: Axes) -> None:
+    """Axes that leave the eye to the data: two spines, a pale grid, small numbers."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(True, which="major", color="#e6e6e6", lw=0.6)
     axes.tick_params(labelsize=8)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scorelens.report.figures import INK, MUTED, _quiet
+from scorelens.report.figures import INK, MUTED, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -26,7 +26,7 @@ def training_curves(losses: Sequence[float], batch: int, path: Path, *, title: s
         seen, scores = zip(*agreement, strict=True)
         panels[1].semilogx(seen, scores, "-o", color="#c8502d", ms=4, lw=1.6)
         panels[1].set(xlabel="images seen", ylabel="r2 between the two seeds", ylim=(min(0.0, *scores), 1.02))
-        _quiet(panels[1])
+        quiet(panels[1])
     panels[0].set_title(title, fontsize=10, color=INK, loc="left")
     figure.savefig(path, dpi=160)
 
@@ -40,4 +40,4 @@ def _draw_losses(axes: Axes, losses: np.ndarray, batch: int) -> None:
     middle = seen[window // 2:window // 2 + len(means)]
     axes.loglog(middle, means, color="#1f6fb4", lw=1.8)
     axes.set(xlabel="images seen", ylabel="loss", xlim=(0.9 * middle[0], seen[-1] * 1.1))
-    _quiet(axes)
+    quiet(axes)

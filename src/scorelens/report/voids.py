@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from scorelens.report.figures import INK, _quiet
+from scorelens.report.figures import INK, quiet
 
 
 def void_curves(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) -> None:
@@ -23,7 +23,7 @@ def void_curves(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) ->
         axes.fill_between(sigmas, [row["mse"]["low"] for row in mine], [row["mse"]["high"] for row in mine], alpha=0.15,
                           color=colour, lw=0)
     axes.set(xlabel="noise level σ", ylabel="MSE to the held-out image")
-    _quiet(axes)
+    quiet(axes)
     axes.set_title(title, fontsize=10, color=INK, loc="left")
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=160)
