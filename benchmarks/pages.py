@@ -156,7 +156,7 @@ Each is a mean over nine output pixels and 32 samples along the network's own tr
 written from `benchmarks/results/fields.jsonl` (`python -m benchmarks.fields`).
 """
 FIELD_TABLES = {
-    "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of the same pixel."),
+    "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
     "equivariance": ("Equivariance", "Mean cosine of the fields of different pixels, moved on top of each other: 1 if "
                      "the field is the same everywhere, as a convolution's."),
     "radius": ("Reach", "Root mean squared distance from the output pixel, in pixels."),
