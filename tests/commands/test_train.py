@@ -62,6 +62,18 @@ def test_diffusers_itself_reads_the_folder(whole):
     assert pipeline.scheduler.config.prediction_type == "epsilon" and pipeline.unet.config.sample_size == 8
 
 
+def test_a_network_that_is_saved_again_forgets_where_it_came_from(whole, tmp_path):
+    from diffusers import UNet2DModel
+
+    from scorelens.networks.export import export_network
+
+    model = UNet2DModel.from_pretrained(whole / "unet", low_cpu_mem_usage=False)
+    assert str(whole) in str(model.config["_name_or_path"])
+    export_network(model, "epsilon", tmp_path / "again")
+    assert str(whole) not in (tmp_path / "again" / "unet" / "config.json").read_text()
+    assert load_network(tmp_path / "again").shape == (1, 8, 8)
+
+
 def test_killed_twice_it_ends_with_the_same_weights(whole, tmp_path):
     out = tmp_path / "killed"
     for _ in range(2):

@@ -39,6 +39,12 @@ def test_the_card_says_what_was_trained(name):
 
 
 @pytest.mark.parametrize("name", zoo_names())
+def test_no_file_tells_where_it_was_made(name):
+    for path in (p for p in zoo_folder(name).rglob("*") if p.suffix in (".json", ".md")):
+        assert "_name_or_path" not in path.read_text() and str(Path.home()) not in path.read_text(), path
+
+
+@pytest.mark.parametrize("name", zoo_names())
 def test_half_precision_only_where_it_loses_nothing(name):
     check = card(name)["half_precision"]
     assert check["used"] == (1 - check["r2"] < 0.001)

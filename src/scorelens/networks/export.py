@@ -31,12 +31,19 @@ def export_network(model: nn.Module, prediction: str, folder: Path, *, half: boo
     for name, saved in parts.items():
         partial = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
         saved.save_pretrained(partial)
+        _forget_origin(partial)
         partial.chmod(0o755)
         shutil.rmtree(folder / name, ignore_errors=True)  # of an export that was interrupted
         partial.rename(folder / name)
     write_json(folder / "model_index.json", {
         "_class_name": "DDIMPipeline", part: ["diffusers", type(model).__name__],
         "scheduler": ["diffusers", "DDIMScheduler"]})
+
+
+def _forget_origin(folder: Path) -> None:
+    """diffusers writes down where a model was loaded from: a path of this machine, of no use on another."""
+    for path in folder.glob("*.json"):
+        write_json(path, {key: value for key, value in json.loads(path.read_text()).items() if key != "_name_or_path"})
 
 
 def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
