@@ -17,7 +17,7 @@ from scorelens.benchmark.fields import (
     radius,
     wiener_fields,
 )
-from scorelens.data.marks import mark_mask
+from scorelens.data.edits import mark_mask
 from scorelens.sampling import trajectory
 from scorelens.sensitivity import mean_fields
 from tests.ground_truth.cases import image_set

@@ -15,8 +15,8 @@ from scorelens import progress
 from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, mark_visibility
 from scorelens.benchmark.probes import gain_along
 from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.data.edits import mark_mask, mark_snr, predicted_sensitivity
 from scorelens.data.images import ImageSet
-from scorelens.data.marks import mark_mask, mark_snr, predicted_sensitivity
 from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
 from scorelens.noise import ddim_sigmas, seeded_noise

@@ -1,14 +1,23 @@
-"""Image sets made from image sets."""
+"""Image sets made from image sets: mirrored, of some classes only, or marked.
+
+The W experiment: a mark of random colour added to every image, so that the data gain one correlation we know.
+x_hat = x + gamma c s: s a binary mask, the same for all images; c ~ Uniform[-1, 1]^C, one colour per image.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+from jaxtyping import Bool
 
 from scorelens.data.images import ImageSet
 from scorelens.types import ScorelensError
+
+LETTER_SHARE = 0.62  # height of a letter, relative to the image
+COLOUR_VARIANCE = 1 / 3  # of Uniform[-1, 1]
 
 
 def with_flips(images: ImageSet) -> ImageSet:
@@ -43,3 +52,69 @@ def _label(source: str, wanted: int | str, known: Mapping[str, int]) -> int:
     if wanted in known.values() and not any(name.isdigit() for name in known):
         return int(wanted)
     raise ScorelensError(f"{source} has no class {wanted!r}; known: {', '.join(known)}")
+
+
+def with_mark(images: ImageSet, mark: str | Path, gamma: float, seed: int = 0) -> ImageSet:
+    """The images with the mark added; floats, because they leave [-1, 1] and must not be clipped back."""
+    if not gamma > 0:
+        raise ScorelensError(f"gamma, the strength of the mark, must be a number > 0, got {gamma:g}")
+    s = mark_mask(mark, images.shape[1:])
+    c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
+    pixels = images.pixels.astype(np.float32)
+    if images.pixels.dtype == np.uint8:
+        pixels = (pixels - 127.5) / 127.5
+    pixels += np.float32(gamma) * c[:, :, None, None] * s
+    return replace(images, pixels=pixels, record={**images.record, "mark": str(mark), "gamma": gamma,
+                                                  "mark_pixels": int(s.sum()), "mark_seed": seed})
+
+
+def mark_mask(mark: str | Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    """The mask: a single letter, drawn large in the middle, or an image file of the same size (white is marked)."""
+    mask = _letter(str(mark), size) if len(str(mark)) == 1 else _file(Path(mark), size)
+    if not mask.any():
+        raise ScorelensError(f"the mark {str(mark)!r} marks no pixel of a {size[0]}x{size[1]} image")
+    return mask
+
+
+def _letter(letter: str, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    """A letter as large as fits, centred by its ink."""
+    from PIL import Image, ImageDraw, ImageFont
+
+    picture = Image.new("L", (size[1], size[0]))
+    pen = ImageDraw.Draw(picture)
+    font = ImageFont.load_default(size=min(size) * LETTER_SHARE / 0.72)  # capitals are about 0.72 of a font's size
+    left, top, right, bottom = pen.textbbox((0, 0), letter, font=font)
+    pen.text(((size[1] - right - left) / 2, (size[0] - bottom - top) / 2), letter, fill=255, font=font)
+    return np.asarray(picture) >= 128
+
+
+def _file(path: Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        picture = Image.open(path.expanduser()).convert("L")
+    except (OSError, UnidentifiedImageError) as error:
+        raise ScorelensError(f"the mark {path} is neither a single letter nor an image that can be read") from error
+    if picture.size != (size[1], size[0]):
+        raise ScorelensError(f"the mark {path} is {picture.size[1]}x{picture.size[0]}, the images are "
+                             f"{size[0]}x{size[1]}; they must be of one size")
+    return np.asarray(picture) >= 128
+
+
+def mark_variance(mask: Bool[np.ndarray, "h w"], gamma: float) -> float:
+    """g = gamma^2 ||s||^2 / 3: the variance that the mark adds along itself, in each channel."""
+    return float(gamma**2 * mask.sum() * COLOUR_VARIANCE)
+
+
+def mark_snr(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float) -> float:
+    """g / sigma^2"""
+    return mark_variance(mask, gamma) / sigma**2
+
+
+def predicted_sensitivity(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float, variance: float = 0.0) -> float:
+    """The Wiener filter's gain along the mark: (v + g) / (v + g + sigma^2), g = gamma^2 ||s||^2 / 3.
+
+    `variance` is that of the unedited data along the mark, where the mark is an eigenvector of theirs.
+    """
+    total = variance + mark_variance(mask, gamma)
+    return total / (total + sigma**2)

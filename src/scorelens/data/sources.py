@@ -12,12 +12,11 @@ import numpy as np
 from scorelens.data.arrays import load_digits, load_npz
 from scorelens.data.classics import load_cifar10, load_fashion_mnist, load_mnist
 from scorelens.data.decode import Decoding
-from scorelens.data.edits import only_classes, with_flips
+from scorelens.data.edits import only_classes, with_flips, with_mark
 from scorelens.data.folders import load_folder, load_zip
 from scorelens.data.hub import load_hub
 from scorelens.data.images import ImageSet
 from scorelens.data.leaves import load_leaves
-from scorelens.data.marks import with_mark
 from scorelens.data.resize import resize, to_channels
 from scorelens.data.splits import check_split
 from scorelens.types import ScorelensError, unknown
