@@ -32,8 +32,8 @@ def test_states_merge_associatively_into_the_plain_softmax(seed, n, spread, own,
         right = merge(right, state, scale)
     weights = torch.softmax(-distances * scale, dim=2)
     expected = (weights * x).sum(2) if own else weights[:, 0] @ x.T
-    torch.testing.assert_close(left.mean, expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(right.mean, expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(responses.collect(left.mean), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(responses.collect(right.mean), expected, rtol=1e-12, atol=1e-12)
 
 
 def test_enormous_distances_do_not_overflow():

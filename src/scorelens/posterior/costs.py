@@ -13,6 +13,8 @@ from weakref import WeakKeyDictionary
 import torch
 
 from scorelens.data.images import to_floats
+from scorelens.data.neighbours import wide_dtype
+from scorelens.posterior.patches import Products
 from scorelens.posterior.plans import (
     DenseMasks,
     FullImage,
@@ -24,8 +26,9 @@ from scorelens.posterior.plans import (
     mask_sums,
     sparse_chunk,
 )
-from scorelens.posterior.slots import Masks, OwnPixel, WholeImage
+from scorelens.posterior.slots import Masks, OwnPixel, Precisions, Queries, WholeImage, WholePatch, Windows
 from scorelens.posterior.softmax import chunk_state, merge
+from scorelens.posterior.windows import BoxSums
 from scorelens.types import Flat, Shape, unknown
 
 PLANS = ("auto", "dense", "sparse", "differences")
@@ -81,15 +84,33 @@ class Choice:
     cost: Cost
 
 
-def choose_plan(queries: WholeImage | Masks, z: Flat, scale: float, name: str = "auto") -> Choice:
+def choose_plan(queries: Queries, z: Flat, scale: float, name: str = "auto") -> Choice:
     """The fastest exact plan for these queries, or the one that is named."""
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
-    if isinstance(queries, WholeImage):
-        return Choice(FullImage(), Cost(z.device, z.dtype, products=2 * z.shape[1], reads=z.shape[1]))
+    d, cost = z.shape[1], Cost(z.device, z.dtype, reads=z.shape[1])
+    match queries:
+        case WholeImage():
+            return Choice(FullImage(queries.compared), replace(cost, products=2 * d))
+        case WholePatch():
+            return Choice(Products(_patch_dtype(z, scale)), replace(cost, products=d + 2, values=1))
+        case Windows():
+            c, h, w = queries.shape
+            additions = c + 2 * queries.size.bit_length()
+            return Choice(BoxSums(queries), replace(cost, values=h * w * additions, calls=1 / 512))
+        case Precisions():
+            weights = queries.weights.to(device=z.device, dtype=z.dtype)
+            return Choice(DenseMasks(weights), replace(cost, products=weights.numel(), values=d, calls=1 / 2048))
     if name == "auto":
         name = _fastest(queries, z, scale)
     return Choice(_plan(name, queries, z), _cost(name, queries, z))
+
+
+def _patch_dtype(z: Flat, scale: float) -> torch.dtype:
+    """float32 where the expanded square of a patch of pixels in [-1, 1] keeps its digits in it, else float64."""
+    d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
+    exact = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma) < CHAIN_ERROR
+    return z.dtype if exact else wide_dtype(z)
 
 
 def _fastest(masks: Masks, z: Flat, scale: float) -> str:

@@ -18,8 +18,8 @@ from torch.autograd.function import once_differentiable
 from scorelens import progress
 from scorelens.data.images import to_floats
 from scorelens.posterior.costs import choose_plan
-from scorelens.posterior.plans import Plan
-from scorelens.posterior.slots import Chunk, Posterior, SomePixels
+from scorelens.posterior.plans import Fused, Plan
+from scorelens.posterior.slots import Chunk, Posterior
 from scorelens.posterior.softmax import State, chunk_state, merge, relative_weights_
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError, at_least_float32
@@ -79,25 +79,59 @@ class _Run:
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
-                so_far = states[k]
-                with phase("distances"):
-                    distances = self.plan.distances(z[part], x, None if so_far is None else so_far.best, self.margin)
-                with phase("softmax and response"):
-                    state = chunk_state(distances, self.scale, self.posterior.responses, x)
-                    states[k] = merge(so_far, state, self.scale)
+                states[k] = self._with_chunk(states[k], z[part], x)
         return [state for state in states if state is not None]
+
+    def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk) -> State:
+        responses = None if self.posterior.responses.overlapping else self.posterior.responses
+        if isinstance(self.plan, Fused):
+            with phase("distances, softmax and response"):
+                return self.plan.with_chunk(so_far, z, x, self.scale, responses)
+        with phase("distances"):
+            distances = self.plan.distances(z, x, None if so_far is None else so_far.best, self.margin)
+        with phase("softmax and response"):
+            return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
+
+    def mean(self, z: Flat, images: range, states: list[State]) -> Float[Tensor, "b out"]:
+        """What the queries write; where they overlap, their normalized weights are needed first: a second pass."""
+        responses = self.posterior.responses
+        if not responses.overlapping:
+            return torch.cat([responses.collect(state.mean) for state in states])
+        parts = self.parts(z)
+        means: list[Tensor | float] = [0.0] * len(parts)
+        for x in self.chunks(z, images):
+            for k, part in enumerate(parts):
+                means[k] += responses.collect(responses.respond(self._weights(z[part], x, states[k]), x))
+        return torch.cat(means)  # type: ignore[arg-type]
+
+    def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
+        distances = self.plan.distances(z, x, state.best, self.margin)
+        return relative_weights_(distances, state.best, self.scale).div_(state.total[:, :, None])
 
     def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, states: list[State]) -> Flat:
         """g^T d mean / dz: d mean / d logit_i = w_i (x_i - mean), d logit_i = -scale d distance_i."""
-        responses, gradient = self.posterior.responses, torch.zeros_like(z)
+        responses, gradient, parts = self.posterior.responses, torch.zeros_like(z), self.parts(z)
+        means = self._projected_means(g, z, images, states)
         for x in self.chunks(z, images):
-            for part, state in zip(self.parts(z), states, strict=True):
-                distances = self.plan.distances(z[part], x, state.best, self.margin)
-                weights = relative_weights_(distances, state.best, self.scale).div_(state.total[:, :, None])
-                spread = responses.project(g[part], x).sub_(responses.inner(g[part], state.mean)[:, :, None])
+            for part, state, mean in zip(parts, states, means, strict=True):
+                weights = self._weights(z[part], x, state)
+                spread = responses.project(g[part], x).sub_(mean[:, :, None])
                 cotangent = weights.mul_(spread).mul_(-self.scale)  # [b, q, n]
                 gradient[part] += self.plan.pull_back(cotangent, z[part], x)
         return gradient
+
+    def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
+                         states: list[State]) -> list[Tensor]:
+        """sum_i w_i (g . x_i) for each query, [b, q] of each part: from what it wrote, or by a pass of its own."""
+        responses, parts = self.posterior.responses, self.parts(z)
+        if not responses.overlapping:
+            pairs = zip(parts, states, strict=True)
+            return [(responses.share(g[part]) * state.mean).sum(dim=2) for part, state in pairs]
+        means = [torch.zeros_like(state.total) for state in states]
+        for x in self.chunks(z, images):
+            for part, state, mean in zip(parts, states, means, strict=True):
+                mean += self._weights(z[part], x, state).mul_(responses.project(g[part], x)).sum(dim=2)
+        return means
 
 
 class _PosteriorMean(torch.autograd.Function):
@@ -105,7 +139,8 @@ class _PosteriorMean(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor, run: _Run) -> Tensor:
         ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
-        return torch.stack([torch.cat([state.mean for state in states]) for states in ctx.states]).mean(dim=0)
+        means = [run.mean(z, images, states) for images, states in zip(run.groups(), ctx.states, strict=True)]
+        return torch.stack(means).mean(dim=0)
 
     @staticmethod
     @once_differentiable
@@ -127,7 +162,7 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
                    softmax_batch: int | None = None, plan: str = "auto", memory: int = MEMORY) -> Tensor:
     """sum_i softmax_i(-distance_q(z, x_i) / (2 sigma^2 temperature)) x_i; differentiable in z.
 
-    [B, C, H, W], or [B, pixels] for the responses SomePixels.
+    [B, C, H, W], or [B, pixels] for responses that write others than all of z's.
 
     `softmax_batch` is the published code's approximation: the softmax is normalized within each batch of that many
     images, and the batches, whatever their size, are averaged with equal weight. `plan` names one of `costs.PLANS`
@@ -139,9 +174,11 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     with phase("choosing a plan"):
         chosen = choose_plan(posterior.queries, flat, scale, plan)
     run = _Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+    flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
     zero = run.zero(flat)
-    shift = (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else flat.new_zeros(1, flat.shape[1])  # [1, d]
-    mean = _PosteriorMean.apply(flat - shift, run)
-    if isinstance(posterior.responses, SomePixels):
-        return (mean + shift[:, posterior.responses.pixels]).to(z.dtype)
-    return (mean + shift).view(z.shape).to(z.dtype)
+    if isinstance(zero, Tensor):
+        shift = (zero.T - 127.5) / 127.5  # [1, d]
+        mean = _PosteriorMean.apply(flat - shift, run) + posterior.responses.written(shift)
+    else:
+        mean = _PosteriorMean.apply(flat, run)
+    return (mean.view(z.shape) if mean.shape == flat.shape else mean).to(z.dtype)

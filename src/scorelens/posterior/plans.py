@@ -1,8 +1,8 @@
 """Execution plans: how the distances of a posterior's queries are computed, chunk by chunk.
 
 A plan knows distances and their gradient, nothing else: the softmax, the chunks and the backward pass are the engine's.
-All plans here are exact. Which one runs is the choice of `costs.choose_plan`; further plans (translated patches,
-screened) plug in beside these.
+All plans are exact. Which one runs is the choice of `costs.choose_plan`; those of windows and patches are in files of
+their own beside this one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from scorelens.data.neighbours import expanded_distances, refine_
-from scorelens.posterior.slots import Chunk, Masks
+from scorelens.posterior.slots import Chunk, Masks, Responses
+from scorelens.posterior.softmax import State
 from scorelens.types import Flat, Shape
 
 SPARSE_ELEMENTS = 2**19  # of a chunk, so that it stays in a processor's second-level cache while rows of it are added
@@ -56,6 +57,15 @@ class Plan(Protocol):
         ...
 
 
+@runtime_checkable
+class Fused(Protocol):
+    """A plan that goes from a chunk to the softmax's state in one breath."""
+
+    def with_chunk(self, so_far: State | None, z: Flat, x: Chunk, scale: float, responses: Responses | None) -> State:
+        """The state of `so_far` and the chunk together."""
+        ...
+
+
 @dataclass(frozen=True)
 class FullImage:
     """One weight per image: thin matrix products. Distances are kept wide, and measured by differences wherever those
@@ -65,24 +75,29 @@ class FullImage:
     centred: ClassVar[bool] = False
     pixel_major: ClassVar[bool] = False
     together: ClassVar[int | None] = None
+    compared: int | None = None  # coordinates; the others are only averaged
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return memory // (d * itemsize + 48 * b)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "b 1"] | None, margin: float) -> Float[Tensor, "b 1 n"]:
-        distances, rounding = expanded_distances(z, x.T)
+        z, rows = z[:, :self.compared], x[:self.compared].T
+        distances, rounding = expanded_distances(z, rows)
         nearest = distances.amin(dim=1, keepdim=True)
         nearest = nearest if best is None else torch.minimum(nearest, best)
-        refine_(distances, z, x.T, rounding, torch.where(nearest < rounding, nearest + margin, -math.inf))
+        refine_(distances, z, rows, rounding, torch.where(nearest < rounding, nearest + margin, -math.inf))
         return distances[:, None]
 
     def pull_back(self, cotangent: Float[Tensor, "b 1 n"], z: Flat, x: Chunk) -> Flat:
         c = cotangent[:, 0]
-        return 2 * (c.sum(dim=1, keepdim=True).to(x.dtype) * z - c.to(x.dtype) @ x.T)
+        gradient = 2 * (c.sum(dim=1, keepdim=True).to(x.dtype) * z - c.to(x.dtype) @ x.T)
+        if self.compared is not None:
+            gradient[:, self.compared:] = 0
+        return gradient
 
 
 @dataclass(frozen=True)
-class _Buffers:
+class Buffers:
     """Memory that is used again and again: fresh pages cost more than the arithmetic."""
 
     held: dict[str, Tensor] = field(default_factory=dict)
@@ -103,7 +118,7 @@ class DenseMasks:
     pixel_major: ClassVar[bool] = True
     together: ClassVar[int | None] = 1
     keep: Float[Tensor, "q d"]
-    buffers: _Buffers = field(default_factory=_Buffers)
+    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return min(2048, memory // ((2 * d + 2 * len(self.keep)) * itemsize))
@@ -127,7 +142,7 @@ class SparseMasks:
     together: ClassVar[int | None] = 1
     masks: Masks
     sums: Sums
-    buffers: _Buffers = field(default_factory=_Buffers)
+    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return sparse_chunk(d, itemsize, memory)
@@ -157,7 +172,7 @@ class MaskDifferences:
     masks: Masks
     sums: Sums
     grid: Shape
-    buffers: _Buffers = field(default_factory=_Buffers)
+    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return sparse_chunk(d, itemsize, memory)

@@ -16,7 +16,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.posterior.slots import Chunk, Responses
-from scorelens.types import Flat
 
 LOG2_E = math.log2(math.e)
 
@@ -25,21 +24,26 @@ LOG2_E = math.log2(math.e)
 class State:
     """Partial softmax of q queries for b noisy images."""
 
-    best: Float[Tensor, "b q"]  # the smallest distance
+    best: Float[Tensor, "b q"]  # the smallest distance, or one that is near enough to it
     total: Float[Tensor, "b q"]  # sum_i exp((best - distance_i) scale)
-    weighted: Flat  # sum_i exp((best - distance_i) scale) x_i, over the pixels each query writes
+    weighted: Float[Tensor, "b q r"]  # sum_i exp((best - distance_i) scale) x_i, over the pixels each query writes
 
     @property
-    def mean(self) -> Flat:
-        return (self.weighted / self.total).to(self.weighted.dtype)
+    def mean(self) -> Float[Tensor, "b q r"]:
+        return (self.weighted / self.total[:, :, None]).to(self.weighted.dtype)
 
 
-def chunk_state(distances: Float[Tensor, "b q n"], scale: float, responses: Responses, x: Chunk) -> State:
-    """The state of one chunk of n images; overwrites `distances`."""
+def chunk_state(distances: Float[Tensor, "b q n"], scale: float, responses: Responses | None, x: Chunk) -> State:
+    """The state of one chunk of n images; overwrites `distances`. Without responses the weights are only added up."""
     best = distances.amin(dim=2)
-    weights = relative_weights_(distances, best, scale)
+    return weighted_state(best, relative_weights_(distances, best, scale), responses, x)
+
+
+def weighted_state(best: Float[Tensor, "b q"], weights: Float[Tensor, "b q n"], responses: Responses | None,
+                   x: Chunk) -> State:
+    """The state of a chunk whose weights relative to `best` are known; may overwrite them."""
     total = weights.sum(dim=2)
-    return State(best, total, responses.respond(weights, x))
+    return State(best, total, x.new_empty(*total.shape, 0) if responses is None else responses.respond(weights, x))
 
 
 def relative_weights_(distances: Float[Tensor, "b q n"], best: Float[Tensor, "b q"],
@@ -55,4 +59,5 @@ def merge(a: State | None, b: State, scale: float) -> State:
     best = torch.minimum(a.best, b.best)
     ca, cb = (best - a.best).mul_(scale).exp_(), (best - b.best).mul_(scale).exp_()
     dtype = a.weighted.dtype
-    return State(best, ca * a.total + cb * b.total, ca.to(dtype) * a.weighted + cb.to(dtype) * b.weighted)
+    weighted = ca[:, :, None].to(dtype) * a.weighted + cb[:, :, None].to(dtype) * b.weighted
+    return State(best, ca * a.total + cb * b.total, weighted)
