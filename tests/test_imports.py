@@ -16,7 +16,8 @@ MAY_IMPORT = {
     "data": BASE,
     "statistics": BASE | {"data"},
     "posterior": BASE | {"data", "statistics"},
-    "denoisers": BASE | {"data", "statistics", "posterior"},
+    # noise for its grids, sensitivity for masks measured on a network: neither knows more than types
+    "denoisers": BASE | {"noise", "data", "statistics", "posterior", "sensitivity"},
     "networks": BASE | {"noise", "data"},
     "sampling": BASE | {"noise"},
     "sensitivity": BASE,

@@ -1,4 +1,4 @@
-"""Image sets made from image sets: mirrored, of some classes only, or marked.
+"""Image sets made from image sets: mirrored, fewer, of some classes only, or marked.
 
 The W experiment: a mark of random colour added to every image, so that the data gain one correlation we know.
 x_hat = x + gamma c s: s a binary mask, the same for all images; c ~ Uniform[-1, 1]^C, one colour per image.
@@ -25,6 +25,24 @@ def with_flips(images: ImageSet) -> ImageSet:
     return replace(images, pixels=np.concatenate([images.pixels, images.pixels[..., ::-1]]),
                    labels=None if images.labels is None else np.tile(images.labels, 2),
                    record={**images.record, "flips": True})
+
+
+def limited(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
+    """The first `limit` of the shuffled images, so that a smaller limit is a prefix of a larger one; all, if None."""
+    check_draw(limit, seed)
+    if limit is None:
+        return images
+    if limit >= len(images):
+        return replace(images, record={**images.record, "limit": limit, "seed": seed})
+    return images.subset(np.random.default_rng(seed).permutation(len(images))[:limit], limit=limit, seed=seed)
+
+
+def check_draw(limit: int | None, seed: int) -> None:
+    """Raise unless so many things can be drawn with this seed."""
+    if limit is not None and limit < 1:
+        raise ScorelensError(f"limit must be at least 1, got {limit}")
+    if seed < 0:
+        raise ScorelensError(f"seed must not be negative, got {seed}")
 
 
 def only_classes(images: ImageSet, classes: Sequence[int | str]) -> ImageSet:

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
 from scorelens.data.arrays import load_digits, load_npz
 from scorelens.data.classics import load_cifar10, load_fashion_mnist, load_mnist
 from scorelens.data.decode import Decoding
-from scorelens.data.edits import only_classes, with_flips, with_mark
+from scorelens.data.edits import check_draw, limited, only_classes, with_flips, with_mark
 from scorelens.data.folders import load_folder, load_zip
 from scorelens.data.hub import load_hub
 from scorelens.data.images import ImageSet
@@ -134,12 +132,11 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
     """
     entry, place = _find(source, root)
     decoding = Decoding(_size(resolution), _channels(channels), skip_bad)
-    _check_counts(limit, seed)
+    check_draw(limit, seed)
     images = entry.load(Request(source, place, check_split(split or entry.split), limit, seed, decoding, download))
     if classes is not None:
         images = only_classes(images, [classes] if isinstance(classes, str) else classes)
-    if limit is not None:
-        images = _limited(images, limit, seed)
+    images = limited(images, limit, seed)
     images = _reshaped(images, decoding)
     images = with_flips(images) if flips else images
     return images if mark is None else with_mark(images, mark, gamma, seed)
@@ -180,20 +177,6 @@ def _channels(channels: int | str | None) -> int | None:
     if str(channels) not in CHANNELS:
         raise unknown("channels", str(channels), CHANNELS)
     return CHANNELS[str(channels)]
-
-
-def _check_counts(limit: int | None, seed: int) -> None:
-    if limit is not None and limit < 1:
-        raise ScorelensError(f"limit must be at least 1, got {limit}")
-    if seed < 0:
-        raise ScorelensError(f"seed must not be negative, got {seed}")
-
-
-def _limited(images: ImageSet, limit: int, seed: int) -> ImageSet:
-    """The first `limit` of the shuffled images, so that a smaller limit is a prefix of a larger one."""
-    if limit >= len(images):
-        return replace(images, record={**images.record, "limit": limit, "seed": seed})
-    return images.subset(np.random.default_rng(seed).permutation(len(images))[:limit], limit=limit, seed=seed)
 
 
 def _reshaped(images: ImageSet, decoding: Decoding) -> ImageSet:

@@ -7,10 +7,18 @@ from collections.abc import Callable
 from typing import Any
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.bbels import bbels
+from scorelens.denoisers.els import els
+from scorelens.denoisers.golden import golden
 from scorelens.denoisers.locality import locality
+from scorelens.denoisers.locality_equivariant import locality_equivariant
+from scorelens.denoisers.ls import ls
+from scorelens.denoisers.measured import measured
 from scorelens.denoisers.nearest import Nearest
 from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.pspc import pspc_flex, pspc_square
 from scorelens.denoisers.smoothed import smoothed
+from scorelens.denoisers.soft_locality import soft_locality
 from scorelens.denoisers.wiener import wiener
 from scorelens.types import Denoiser, unknown
 
@@ -20,6 +28,15 @@ DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "locality": locality,
     "nearest": Nearest,
     "smoothed": smoothed,
+    "soft-locality": soft_locality,
+    "locality-equivariant": locality_equivariant,
+    "golden": golden,
+    "ls": ls,
+    "els": els,
+    "bbels": bbels,
+    "measured": measured,
+    "pspc-square": pspc_square,
+    "pspc-flex": pspc_flex,
 }
 
 

@@ -1,10 +1,10 @@
 """The paper's model: each output pixel has its own posterior over the training images, which looks only at the input
-pixels that the Wiener filter would use for it."""
+pixels that the Wiener filter would use for it. Its relatives differ in the masks, or in what is averaged."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -16,8 +16,11 @@ from scorelens.posterior import (
     Choice,
     Masks,
     OwnPixel,
+    OwnPlace,
     Posterior,
+    Precisions,
     SomePixels,
+    Source,
     choose_plan,
     logit_scale,
     posterior_mean,
@@ -36,15 +39,17 @@ class Locality:
     """x0_hat_q = sum_i softmax_i(-||M_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:optimal_denoiserbinary_ours"""
 
     images: ImageSet
-    masks: Callable[[float], Masks]  # of a noise level: query q for output pixel q
-    softmax_batch: int | None
-    temperature: float
-    plan: str
-    memory: int
+    masks: Callable[[float], Masks | Precisions]  # of a noise level: one for each output coordinate, or for each place
+    softmax_batch: int | None = None
+    temperature: float = 1.0
+    plan: str = "auto"
+    memory: int = MEMORY
+    source: Source | None = None  # if others than the images are averaged
 
     @property
     def converges_to_mean(self) -> bool:
-        return self.softmax_batch is None  # unequal batches count equally: their average is not the mean
+        """Unequal batches count equally: their average is not the mean."""
+        return self.softmax_batch is None and self.source is None
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
@@ -54,14 +59,17 @@ class Locality:
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        with phase("masks"):
-            chosen = Masks(self.masks(sigma).keep[pixels.to(self.masks(sigma).keep.device)])
-        return posterior_mean(Posterior(chosen, SomePixels(pixels.to(z.device)), self.images), z, sigma,
-                              temperature=self.temperature, softmax_batch=self.softmax_batch, memory=self.memory)
+        queries = self.masks(sigma)
+        some = replace(self.posterior(sigma), queries=queries.some(pixels % len(queries)),
+                       responses=SomePixels(pixels.to(z.device)))
+        return posterior_mean(some, z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
+                              memory=self.memory)
 
     def posterior(self, sigma: float) -> Posterior:
         with phase("masks"):
-            return Posterior(self.masks(sigma), OwnPixel(), self.images)
+            queries = self.masks(sigma)
+        responses = OwnPixel() if len(queries) == self.images.dim else OwnPlace(self.images.shape[0])
+        return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
         """The plan that a call would take, and its expected cost."""

@@ -13,12 +13,12 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.posterior.plans import Buffers
-from scorelens.posterior.slots import Chunk, Responses, Source
+from scorelens.posterior.slots import Chunk, Responses
 from scorelens.posterior.softmax import LOG2_E, State, chunk_state, merge, weighted_state
 from scorelens.types import Flat, Shape
 
@@ -52,7 +52,7 @@ def wrapped(x: Tensor, window: Window) -> Tensor:
     return x[..., torch.arange(-left, w + right, device=x.device) % w]
 
 
-def cut_patches(x: Tensor, window: Window) -> Float[Tensor, "n places k"]:
+def cut_patches(x: Tensor, window: Window) -> Shaped[Tensor, "n places k"]:
     """All patches [C, rows, columns] of the images [n, C, H, W] that lie inside them, row by row."""
     rows, columns = window.sides
     return x.unfold(2, rows, 1).unfold(3, columns, 1).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
@@ -89,7 +89,17 @@ class Patches:
         patches = self.of(self.images.raw(first, -(-stop // self.places))).flatten(0, 1)
         return patches[start - first * self.places:stop - first * self.places]
 
-    def of(self, x: Tensor) -> Float[Tensor, "n places k"]:
+    def take(self, indices: Int[np.ndarray, "n"]) -> Tensor:
+        """The patches of these indices, wherever they are."""
+        image, place = np.divmod(indices, self.places)
+        row, column = np.divmod(place, len(self.columns))
+        (up, down, left, right), (_, h, w) = self.window, self.images.shape
+        rows = (np.asarray(self.rows)[row][:, None] + np.arange(-up, down + 1)) % h  # [n, rows of a patch]
+        columns = (np.asarray(self.columns)[column][:, None] + np.arange(-left, right + 1)) % w
+        pixels = self.images.pixels[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+        return torch.from_numpy(np.moveaxis(pixels, 3, 1).reshape(len(indices), -1))  # from [n, rows, columns, C]
+
+    def of(self, x: Tensor) -> Shaped[Tensor, "n places k"]:
         """The patches of these images: differentiable where they are floats."""
         if self.wrap:
             x, rows, columns = wrapped(x, self.window), list(self.rows), list(self.columns)
@@ -101,10 +111,10 @@ class Patches:
 
 
 @dataclass(frozen=True, eq=False)
-class Some:
-    """Source: some of another's, by their indices, which are sorted."""
+class SomePatches:
+    """Source: some of the patches, by their indices."""
 
-    source: Source
+    patches: Patches
     indices: Int[np.ndarray, "n"]
 
     def __len__(self) -> int:
@@ -112,22 +122,14 @@ class Some:
 
     @property
     def dim(self) -> int:
-        return self.source.dim
+        return self.patches.dim
 
     @property
     def centre(self) -> np.ndarray:
-        return self.source.centre
+        return self.patches.centre
 
     def raw(self, start: int, stop: int) -> Tensor:
-        chosen = self.indices[start:stop]
-        span = max(1, stop - start)
-        pieces = []
-        while len(chosen):  # read no more at a time than a few times what is kept
-            low = int(chosen[0])
-            count = int(np.searchsorted(chosen, low + 8 * span))
-            pieces.append(self.source.raw(low, int(chosen[count - 1]) + 1)[torch.from_numpy(chosen[:count] - low)])
-            chosen = chosen[count:]
-        return torch.cat(pieces)
+        return self.patches.take(self.indices[start:stop])
 
 
 @dataclass(frozen=True, eq=False)

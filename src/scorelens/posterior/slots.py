@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
@@ -62,12 +63,24 @@ class Masks:
     keep: Bool[Tensor, "q d"]
     grid: Shape | None = None
 
+    def __len__(self) -> int:
+        return len(self.keep)
+
+    def some(self, queries: Int[Tensor, "k"]) -> Masks:
+        return Masks(self.keep[queries.to(self.keep.device)])
+
 
 @dataclass(frozen=True, eq=False)
 class Precisions:
     """Queries: as many as rows; query q compares input pixel k with weight [q, k]. Masks are those of 0 and 1."""
 
     weights: Float[Tensor, "q d"]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def some(self, queries: Int[Tensor, "k"]) -> Precisions:
+        return Precisions(self.weights[queries.to(self.weights.device)])
 
 
 @dataclass(frozen=True)
@@ -227,6 +240,36 @@ class OwnPlace:
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
         return (g[:, :, None] * x).unflatten(1, (self.channels, -1)).sum(dim=1)
+
+
+@dataclass(frozen=True, eq=False)
+class MaskMeans:
+    """Responses: each query writes all the pixels of its row; where they overlap, they are averaged."""
+
+    overlapping: ClassVar[bool] = True
+    writes: Bool[Tensor, "q d"]
+
+    def respond(self, weights: Float[Tensor, "b q n"], x: Chunk) -> Float[Tensor, "b 1 d"]:
+        writes = self._shares(x)
+        return torch.stack([((writes.T @ w) * x).sum(dim=1) for w in weights])[:, None]
+
+    def collect(self, means: Float[Tensor, "b 1 d"]) -> Flat:
+        return means[:, 0]
+
+    def written(self, y: Flat) -> Flat:
+        return y
+
+    def share(self, g: Flat) -> Float[Tensor, "b 1 d"]:
+        return g[:, None]
+
+    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
+        writes = self._shares(x)
+        return torch.stack([writes @ (one[:, None] * x) for one in g])
+
+    def _shares(self, x: Chunk) -> Float[Tensor, "q d"]:
+        """1 / the number of queries that write a pixel, where one does."""
+        writes = self.writes.to(x)
+        return writes / writes.sum(dim=0)
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from scorelens.posterior.plans import Buffers, sparse_chunk
 from scorelens.posterior.slots import Border, Chunk, Windows
 from scorelens.types import Flat
 
-Plane = Float[Tensor, "h w n"]
+Plane = Float[Tensor, "_ _ n"]  # one value for each place, or each window, of n images
 
 
 def sliding_sum(a: Tensor, size: int, axis: int) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from jaxtyping import Bool, Float
@@ -102,3 +102,27 @@ def _for_constant_pixels(keep: Bool[Tensor, "d d"], peaks: Float[Tensor, "d 1"])
     first = int((~constant).nonzero()[0])
     keep[constant] = keep[varying.clamp(min=first)[constant]]
     return keep
+
+
+def mass_masks(heat: Float[Tensor, "q k"], share: float) -> Bool[Tensor, "q k"]:
+    """For each query its largest entries, as few as hold this share of the sum; the largest one always."""
+    if not 0 < share <= 1:
+        raise ScorelensError(f"share must be above 0 and at most 1, got {share:g}")
+    values, order = heat.sort(dim=1, descending=True, stable=True)
+    before = values.cumsum(dim=1) - values  # what the larger ones hold
+    kept = before < share * values.sum(dim=1, keepdim=True) * (1 - 1e-12)
+    kept[:, 0] = True
+    return torch.zeros_like(kept).scatter_(1, order, kept)
+
+
+def recentred(heat: Float[Tensor, "p h w"], pixels: Sequence[tuple[int, int]]) -> Float[Tensor, "h w h w"]:
+    """One heat map for all pixels: the mean of those given, moved on top of each other, and put back at each pixel."""
+    _, h, w = heat.shape
+    total, count = heat.new_zeros(2 * h - 1, 2 * w - 1), heat.new_zeros(2 * h - 1, 2 * w - 1)
+    for one, (row, column) in zip(heat, pixels, strict=True):
+        place = (slice(h - 1 - row, 2 * h - 1 - row), slice(w - 1 - column, 2 * w - 1 - column))
+        total[place] += one
+        count[place] += 1
+    mean = total / count.clamp(min=1)
+    return torch.stack([torch.stack([mean[h - 1 - row:2 * h - 1 - row, w - 1 - column:2 * w - 1 - column]
+                                     for column in range(w)]) for row in range(h)])

@@ -1,0 +1,131 @@
+"""Kamb & Ganguli's equivariant local score model: a place of the image may look like any place of any image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from scorelens.data.edits import check_draw, limited
+from scorelens.data.images import ImageSet
+from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_window
+from scorelens.posterior import (
+    Chosen,
+    EveryPixel,
+    OwnPlace,
+    Posterior,
+    WholeImage,
+    WholePatch,
+    Windows,
+    posterior_mean,
+)
+from scorelens.posterior.clusters import Clusters, fit_clusters
+from scorelens.posterior.engine import MEMORY
+from scorelens.posterior.patches import Patches, SomePatches, Translations, cut_patches, wrapped
+from scorelens.types import Images, ScorelensError, check_noisy, check_sigma, unknown
+
+BANKS = ("circular", "inside")
+Bank = Patches | SomePatches | Clusters
+BOXES_FROM = 15  # patch size from which sums over windows of translated images beat products of patches
+
+
+@dataclass(frozen=True)
+class ELS:
+    """x0_hat_q = sum_ip softmax_ip(-||patch_q(z) - patch_p(x_i)||^2 / 2 sigma^2) x_ip; z continues around its border.
+
+    Where all circular translations of the data are compared, large patches are windows of translated images.
+    """
+
+    converges_to_mean: ClassVar[bool] = False  # but to the mean of all places
+    images: ImageSet
+    size: Callable[[float], Size]
+    bank: Callable[[Size], Bank]  # what patches of this size are compared with
+    temperature: float
+    memory: int
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        size, (c, h, w) = self.size(sigma), self.images.shape
+        bank = self.bank(size)
+        if isinstance(bank, Patches) and bank.wrap:
+            if size is None:
+                return self._mean(Posterior(WholeImage(), EveryPixel(), Translations(self.images)), z, sigma)
+            if BOXES_FROM <= size <= min(h, w):
+                windows = Windows(self.images.shape, size, "wrap")
+                return self._mean(Posterior(windows, OwnPlace(c), Translations(self.images)), z, sigma)
+        together = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))
+        return torch.cat([self._by_patches(some, sigma, bank) for some in z.split(together)])
+
+    def _by_patches(self, z: Images, sigma: float, bank: Bank) -> Images:
+        """Every place of these images by its own patch."""
+        (c, h, w), window = self.images.shape, bank_patches(bank).window
+        patches, centre = cut_patches(wrapped(z, window), window).flatten(0, 1), window.centre(c).to(z.device)
+        if isinstance(bank, Clusters):
+            groups = [(chosen, self._mean(Posterior(WholePatch(), Chosen(centre), source), patches[chosen], sigma))
+                      for chosen, source in bank.groups(patches)]
+            means = torch.cat([mean for _, mean in groups])[torch.cat([chosen for chosen, _ in groups]).argsort()]
+        else:
+            means = self._mean(Posterior(WholePatch(), Chosen(centre), bank), patches, sigma)
+        return means.view(len(z), h, w, c).permute(0, 3, 1, 2)
+
+    def _mean(self, posterior: Posterior, z: Tensor, sigma: float) -> Tensor:
+        return posterior_mean(posterior, z, sigma, temperature=self.temperature, memory=self.memory)
+
+
+def bank_patches(bank: Bank) -> Patches:
+    """All the patches that a bank is taken from."""
+    return bank if isinstance(bank, Patches) else bank.patches
+
+
+def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["circular", "inside"] = "circular",
+        temperature: float = 1.0, images_limit: int | None = None, patch_limit: int | None = None,
+        clusters: int | None = None, searched: int = 8, seed: int = 0, memory: int = MEMORY) -> ELS:
+    """The equivariant local score model of these images.
+
+    Args:
+        images: the training images.
+        patch_size: side of the patches: a number, one for each step, a preset or a calibration file.
+        bank: all circular translations of the images, as in the paper's equation, or only the patches that lie wholly
+            inside them, as in the published code.
+        temperature: divides the logits.
+        images_limit: use only this many images, drawn at random: an approximation.
+        patch_limit: use only this many patches, drawn at random: an approximation.
+        clusters: sort the patches into so many clusters and compare only the nearest ones: an approximation.
+        searched: how many clusters are compared.
+        seed: of the draws and the clusters.
+        memory: workspace in bytes.
+    """
+    if bank not in BANKS:
+        raise unknown("bank", bank, BANKS)
+    if clusters is not None and not 1 <= searched <= clusters:
+        raise ScorelensError(f"searched must be between 1 and the {clusters} clusters, got {searched}")
+    if clusters is not None and patch_limit is not None:
+        raise ScorelensError("clusters and patch_limit exclude each other: give one of them")
+    check_draw(patch_limit, seed)
+    source = limited(images, images_limit, seed)
+
+    @lru_cache(maxsize=16)
+    def choose(size: Size) -> Bank:
+        patches = all_patches(source, size, bank == "circular")
+        if clusters is not None:
+            return fit_clusters(patches, clusters, searched, seed)
+        if patch_limit is not None and patch_limit < len(patches):
+            chosen = np.random.default_rng(seed).choice(len(patches), patch_limit, replace=False)
+            return SomePatches(patches, np.sort(chosen))
+        return patches
+
+    return ELS(source, patch_sizes(patch_size, images.shape), choose, temperature, memory)
+
+
+def all_patches(images: ImageSet, size: Size, wrap: bool) -> Patches:
+    """Every patch of this size: centred anywhere, or wherever it lies inside."""
+    _, h, w = images.shape
+    window = patch_window(size, images.shape)
+    if wrap:
+        return Patches(images, window, range(h), range(w), wrap=True)
+    return Patches(images, window, range(window.up, h - window.down), range(window.left, w - window.right))

@@ -1,0 +1,35 @@
+"""The locality model with soft precisions: pixels count as much as the Wiener filter uses them, not all or nothing."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+from scorelens.data.images import ImageSet
+from scorelens.denoisers.locality import MASK_MEMORY, Locality
+from scorelens.posterior import Precisions
+from scorelens.posterior.engine import MEMORY
+from scorelens.statistics import GaussianStats, fit_gaussian, wiener_matrix
+
+
+def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: GaussianStats | None = None,
+                  memory: int = MEMORY) -> Locality:
+    """x0_hat_q = sum_i softmax_i(-sum_k p_qk (z - x_i)_k^2 / 2 sigma^2) x_i,q with p_qk = |W_qk| / max_k |W_qk|.
+
+    Args:
+        images: the training images.
+        temperature: divides the logits.
+        stats: moments to read the precisions off, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    moments = stats or fit_gaussian(images)
+
+    @lru_cache(maxsize=max(1, MASK_MEMORY // (8 * images.dim**2)))
+    def precisions(sigma: float) -> Precisions:
+        w = wiener_matrix(moments, sigma).abs()
+        largest = w.amax(dim=1, keepdim=True)
+        constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights do: the value is known
+        return Precisions(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
+
+    return Locality(images, precisions, temperature=temperature, memory=memory)
