@@ -22,8 +22,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens.files import write_json
 from scorelens.metrics import r2, summary
-from scorelens.networks.export import CARD, export_network, write_json
+from scorelens.networks.export import CARD, export_network
 from scorelens.networks.folders import load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed

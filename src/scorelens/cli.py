@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from scorelens import __version__, progress
+from scorelens.commands.calibrate import calibrate
 from scorelens.commands.compare import compare
 from scorelens.commands.data import info, list_sources, spectra
 from scorelens.commands.demo import demo
@@ -50,6 +51,8 @@ COMMANDS = {
                             "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32",
                        data="flag"),
+    "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
+                         "--denoiser ls --num 8", data="flag"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
@@ -76,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("scorelens: interrupted; nothing half-written is left (train goes on with the same command)",
+        print("scorelens: interrupted; nothing half-written is left (train and calibrate go on with the same command)",
               file=sys.stderr)
         return 130
     return 2

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from scorelens.types import ScorelensError
 
@@ -39,6 +41,13 @@ def atomic_file(path: Path) -> Iterator[Path]:
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
+    """A JSON file, whole or absent."""
+    indent = 2 if isinstance(content, Mapping) else None
+    with atomic_file(path) as temporary:
+        temporary.write_text(json.dumps(content, indent=indent, default=str) + "\n")
 
 
 @contextmanager

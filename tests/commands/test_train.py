@@ -159,8 +159,9 @@ def test_impossible_wishes_are_refused(flags, told, tmp_path, capsys):
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    from scorelens.commands.train import locked
+    from scorelens.commands.run_folder import resumable_folder
 
     (tmp_path / "file").write_text("")
-    with pytest.raises(ScorelensError, match="cannot write to"), locked(tmp_path / "file" / "out"):
+    folder = tmp_path / "file" / "out"
+    with pytest.raises(ScorelensError, match="cannot write to"), resumable_folder(folder, {}, "training"):
         pass

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from scorelens.benchmark.comparison import Sampled, agreement, originality, sampled, single_steps
+from scorelens.commands.models import build_spec
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import DENOISERS
@@ -27,6 +28,8 @@ from scorelens.report.html import write_page
 from scorelens.types import Denoiser, ScorelensError
 
 SHOWN = 12  # columns of the picture
+SMALL = 256  # coordinates of an image, up to which every method is quick
+QUICK = ("optimal", "nearest", "wiener", "kernel", "locality")
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class Method:
     row: dict[str, Any] = field(default_factory=dict)
 
 
-def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = tuple(DENOISERS),
+def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = (),
             networks: Sequence[str] = (), num: int = 128, steps: int = 10, seed: int = 128, tuning_seed: int = 0,
             label: str | None = None, trust_pickle: bool = False, skip_single_steps: bool = False,
             device: str = "auto", out: Path | None = None) -> Path:
@@ -71,7 +74,8 @@ def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = tupl
     Args:
         reference: the network: a zoo name, a folder saved by diffusers, or a hub id.
         denoisers: names, with options after a colon (locality:threshold=0.05,softmax=batch-mean); of several values
-            (threshold=0.02/0.05) the one with the best r2 on other noise is reported.
+            (threshold=0.02/0.05) the one with the best r2 on other noise is reported. By default all there are, for
+            images of up to 16 x 16; for larger ones those that take seconds an image.
         networks: other networks to compare with the reference; another seed of a zoo network comes by itself.
         num: number of images per method.
         steps: number of noise levels, on the paper's grid (of the reference's own schedule).
@@ -87,7 +91,8 @@ def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = tupl
     setting = Setting(images, network, Path(reference).name, own_sigmas(network.schedule, steps).tolist(),
                       range(seed, seed + num), range(tuning_seed, tuning_seed + num), choose_device(device),
                       not skip_single_steps)
-    return carry_out("compare", f"{images.name}-{setting.name}", setting, networks, denoisers, out)
+    chosen = denoisers or (tuple(DENOISERS) if images.dim <= SMALL else QUICK)
+    return carry_out("compare", f"{images.name}-{setting.name}", setting, networks, chosen, out)
 
 
 def carry_out(command: str, folder: str, setting: Setting, networks: Sequence[str], denoisers: Sequence[str],
@@ -127,14 +132,14 @@ def run_methods(setting: Setting, others: dict[str, Network], specs: Sequence[Se
             tuned_on = tuned_on or [setting.sample(setting.reference, setting.name, setting.tuning_seeds)]
             spec, choice = choose(setting, candidates, tuned_on[0])
         row = {"role": "denoiser", "denoiser": spec.name, "options": spec.options, "chosen": choice}
-        methods.append(_measured(setting, spec.label, spec.build(setting.images), walked, row))
+        methods.append(_measured(setting, spec.label, build_spec(spec, setting.images, setting.reference), walked, row))
     return methods
 
 
 def choose(setting: Setting, candidates: Sequence[Spec], reference: Sampled) -> tuple[Spec, dict[str, Any]]:
     """The candidate with the best r2 on the tuning noise, and the record of the choice."""
-    tried = [setting.sample(spec.build(setting.images), f"choosing: {spec.label}", setting.tuning_seeds)
-             for spec in candidates]
+    tried = [setting.sample(build_spec(spec, setting.images, setting.reference), f"choosing: {spec.label}",
+                            setting.tuning_seeds) for spec in candidates]
     seeds = setting.tuning_seeds
     scores = [agreement(found, reference)["r2"]["mean"] for found in tried]
     record = {"seeds": [seeds.start, seeds.stop - 1], "r2": dict(zip(map(str, candidates), scores, strict=True))}

@@ -11,10 +11,12 @@ import torch
 
 from scorelens import timings
 from scorelens.benchmark.comparison import sampled
+from scorelens.commands.models import build_spec
 from scorelens.commands.plans import phase_table, plans, tell_plans
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet, to_uint8
-from scorelens.denoisers import build_denoiser, denoiser_options
+from scorelens.denoisers import denoiser_options
+from scorelens.denoisers.specs import Spec
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.figures import Row, image_grid, labelled_rows
 from scorelens.sampling import Step, finished
@@ -30,7 +32,7 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     """Sample images from a closed-form denoiser of the data; returns the folder of the results.
 
     Args:
-        denoiser: name of the denoiser (optimal, wiener, locality, nearest, smoothed).
+        denoiser: name of the denoiser: optimal, wiener, locality, kernel, els, ... (a wrong one lists them all).
         num: number of images.
         steps: number of noise levels, on the paper's grid.
         seed: the noise of image k is drawn from seed + k.
@@ -47,11 +49,11 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
     noise = seeded_noise(images.shape, seeds, device=place)
     if dry_run:
-        tell_plans(build_denoiser(denoiser, images, **(options or {})), images, noise, sigmas)
+        tell_plans(build_spec(Spec(denoiser, dict(options or {})), images), images, noise, sigmas)
         return None
     with run_folder("sample", f"{images.name}-{denoiser}", out, place) as run, timings.collected() as phases:
         with timings.phase("statistics"):
-            model = build_denoiser(denoiser, images, **(options or {}))
+            model = build_spec(Spec(denoiser, dict(options or {})), images)
         run.record.update(data=images.describe(), denoiser={"name": denoiser, **given}, sampler=sampler, sigmas=sigmas,
                           noise=noise_record(seeds, noise))
         found = sampled(model, noise, sigmas, method=sampler)

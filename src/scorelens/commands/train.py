@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,11 +11,12 @@ import torch
 
 from scorelens import progress
 from scorelens.benchmark.environment import environment
-from scorelens.commands.run_folder import choose_device
+from scorelens.commands.run_folder import choose_device, resumable_folder
 from scorelens.data.images import ImageSet
+from scorelens.files import write_json
 from scorelens.networks.architectures import preset as preset_for
 from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.export import CARD, export_network, write_json
+from scorelens.networks.export import CARD, export_network
 from scorelens.networks.load import load_network
 from scorelens.networks.train import NotFiniteError, Recipe, State, check_finite, initial_state, steps_per_epoch
 from scorelens.networks.train import train as training
@@ -64,8 +62,7 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
     length = _length(epochs, minutes, sizes.epochs)
     folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{prediction}-seed{seed}").expanduser()
     config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
-    with locked(folder):
-        claim(folder, config)
+    with resumable_folder(folder, config, "training"):
         if (folder / CARD).exists():
             print(f"{folder} holds this network already, trained to the end")
             return folder
@@ -171,43 +168,6 @@ def finish(job: Job, config: dict[str, Any], place: torch.device) -> None:
     (job.folder / "README.md").write_text(model_card(job.folder.name, card))
     write_json(job.folder / CARD, card)
     job.checkpoint.unlink()
-
-
-def claim(folder: Path, config: dict[str, Any]) -> None:
-    """Write the settings down, or check that the folder's are the same."""
-    path = folder / "training.json"
-    now = json.loads(json.dumps(config, default=str))
-    if path.exists():
-        there = json.loads(path.read_text())
-        for name in {**there, **now}:
-            if there.get(name) != now.get(name):
-                raise ScorelensError(f"{folder} holds a training with other settings ({name}: {there.get(name)} there, "
-                                     f"{now.get(name)} now); choose another folder with --out")
-    elif any(p.name != ".lock" for p in folder.iterdir()):
-        raise ScorelensError(f"the folder {folder} is not empty and holds no training; choose another with --out")
-    else:
-        write_json(path, config)
-
-
-@contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """The folder is ours while this lasts; the system lets go of the lock however the process ends."""
-    from filelock import FileLock, Timeout
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ScorelensError(f"cannot write to {folder}: {error.strerror}; choose another with --out") from error
-    lock = FileLock(folder / ".lock")
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ScorelensError(f"another training is at work in {folder}; wait for it, or choose another with --out") \
-            from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _length(epochs: float | None, minutes: float | None, default: float) -> dict[str, float | None]:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.bbels import bbels
+from scorelens.denoisers.conditional import Label, by_class
 from scorelens.denoisers.els import els
 from scorelens.denoisers.golden import golden
 from scorelens.denoisers.locality import locality
@@ -47,13 +49,25 @@ def denoiser_options(name: str) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(DENOISERS[name]).parameters.items())[1:])
 
 
-def build_denoiser(name: str, images: ImageSet, **options: Any) -> Denoiser:
-    """The denoiser `name` of these images; `options` are those of its builder, and unknown ones are refused."""
+def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | None = None,
+                   labels: Sequence[Label] | None = None, **options: Any) -> Denoiser:
+    """The denoiser `name` of these images; `options` are those of its builder, and unknown ones are refused.
+
+    Args:
+        name: any of DENOISERS.
+        images: the training images.
+        classes: use only the images of these classes, by label or name.
+        labels: the class of each noisy image of the batch: it is denoised by the images of that class alone.
+        options: those of the method.
+    """
     known = denoiser_options(name)
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
-    return DENOISERS[name](images, **options)
+    source = images if classes is None else only_classes(images, classes)
+    if labels is None:
+        return DENOISERS[name](source, **options)
+    return by_class(source, labels, lambda own: DENOISERS[name](own, **options))
 
 
 __all__ = ["DENOISERS", "build_denoiser", "denoiser_options"]

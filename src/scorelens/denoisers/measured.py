@@ -25,7 +25,7 @@ PIXELS = 64  # output pixels whose fields are averaged, where all share one
 Heat = Callable[[float], Float[Tensor, "places places"]]  # of a noise level
 
 
-def measured(images: ImageSet, *, network: Denoiser | None = None, share: float = 0.5, per_pixel: bool = False,
+def measured(images: ImageSet, *, network: str | Denoiser | None = None, share: float = 0.5, per_pixel: bool = False,
              samples: int = 32, seed: int = 0, memory: int = MEMORY) -> Locality:
     """The local model whose masks are those of a network: for each place the inputs that hold a share of its field.
 
@@ -48,7 +48,7 @@ def measured(images: ImageSet, *, network: Denoiser | None = None, share: float 
     return Locality(images, masks, memory=memory)
 
 
-def measured_heat(images: ImageSet, network: Denoiser | None, per_pixel: bool, samples: int, seed: int) -> Heat:
+def measured_heat(images: ImageSet, network: str | Denoiser | None, per_pixel: bool, samples: int, seed: int) -> Heat:
     """How strongly the output at each place depends on the input at each place, on average over noisy images."""
     if samples < 1:
         raise ScorelensError(f"samples must be at least 1, got {samples}")

@@ -71,8 +71,9 @@ def _published_sizes(shape: Shape) -> tuple[list[float], list[int]]:
     return edm_sigmas(len(SIZES)), [max(1, round(size * max(shape[1:]) / max(SIZES))) for size in SIZES]
 
 
-def pspc_flex(images: ImageSet, *, network: Denoiser | None = None, share: float | Literal["published"] = "published",
-              flips: bool = False, samples: int = 32, seed: int = 0, memory: int = MEMORY) -> PSPC:
+def pspc_flex(images: ImageSet, *, network: str | Denoiser | None = None,
+              share: float | Literal["published"] = "published", flips: bool = False, samples: int = 32, seed: int = 0,
+              memory: int = MEMORY) -> PSPC:
     """For each place the pixels that a network's output there is most sensitive to.
 
     Args:

@@ -6,11 +6,10 @@ import copy
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scorelens.files import atomic_file
+from scorelens.files import write_json
 from scorelens.noise import TRAIN_STEPS
 
 if TYPE_CHECKING:
@@ -44,10 +43,3 @@ def _forget_origin(folder: Path) -> None:
     """diffusers writes down where a model was loaded from: a path of this machine, of no use on another."""
     for path in folder.glob("*.json"):
         write_json(path, {key: value for key, value in json.loads(path.read_text()).items() if key != "_name_or_path"})
-
-
-def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
-    """A JSON file, whole or absent."""
-    indent = 2 if isinstance(content, Mapping) else None
-    with atomic_file(path) as temporary:
-        temporary.write_text(json.dumps(content, indent=indent, default=str) + "\n")
