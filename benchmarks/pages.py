@@ -6,10 +6,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.fields_page import fields_page
+from benchmarks.methods_page import methods_page
+from benchmarks.rows import DOCS, ROOT, rows_of
 from scorelens.report.tables import markdown
 
-ROOT = Path(__file__).parents[1]
-DOCS = ROOT / "docs"
 MARKS = ("<!-- written by benchmarks/pages.py from benchmarks/results/demo.jsonl -->", "<!-- end -->")
 LIMITS = {"cifar10": 3e9, "celeba": 12e9}
 INTRODUCTION = """# Performance
@@ -148,43 +149,6 @@ def zoo_cards() -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(found)}
 
 
-FIELDS_INTRODUCTION = """# Where networks look
-
-The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The paper
-shows by pictures that a network's field is the Wiener filter's, that is, a property of the data; here are the numbers.
-Each is a mean over nine output pixels and 32 samples along the network's own trajectory of 10 steps; this page is
-written from `benchmarks/results/fields.jsonl` (`python -m benchmarks.fields`).
-"""
-FIELD_TABLES = {
-    "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
-    "equivariance": ("Equivariance", "Mean cosine of the fields of different pixels, moved on top of each other: 1 if "
-                     "the field is the same everywhere, as a convolution's."),
-    "radius": ("Reach", "Root mean squared distance from the output pixel, in pixels."),
-    "nonlinearity": ("Nonlinearity", "Share of the change between two noisy images that the Jacobian at the first does "
-                     "not predict; 0 for a linear denoiser."),
-    "asymmetry": ("Asymmetry of the Jacobian", "‖J − Jᵀ‖ / 2‖J‖; 0 for a gradient field, as every exact denoiser is."),
-}
-
-
-def fields_page(rows: list[dict[str, Any]]) -> str:
-    """One table per quantity: networks by noise level."""
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    models = list(dict.fromkeys((row["dataset"], row["model"]) for row in rows))
-    parts = [FIELDS_INTRODUCTION]
-    for key, (title, about) in FIELD_TABLES.items():
-        lines = [[dataset, model, *(_mean_of(rows, dataset, model, sigma, key) for sigma in sigmas)]
-                 for dataset, model in models if any(key in row for row in rows if row["model"] == model)]
-        header = ["data", "model", *(f"σ = {sigma:.3g}" for sigma in sigmas)]
-        parts += [f"## {title}\n\n{about}\n", markdown(header, lines), ""]
-    return "\n".join(parts)
-
-
-def _mean_of(rows: list[dict[str, Any]], dataset: str, model: str, sigma: float, key: str) -> str:
-    found = [row[key] for row in rows
-             if (row["dataset"], row["model"], row["sigma"]) == (dataset, model, sigma) and key in row]
-    return f"{sum(found) / len(found):.2f}" if found else "–"
-
-
 def demo_table(rows: list[dict[str, Any]]) -> str:
     """The README's table: what the demo found."""
     cells = [[row["method"] + (" *" if row.get("chosen") else ""), f"{row['r2']['mean']:.3f}",
@@ -199,13 +163,9 @@ def with_demo_table(readme: str, rows: list[dict[str, Any]]) -> str:
     return f"{before}{MARKS[0]}\n{demo_table(rows)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
 
 
-def rows_of(name: str) -> list[dict[str, Any]]:
-    """The committed rows of a benchmark."""
-    return [json.loads(line) for line in (ROOT / "benchmarks" / "results" / f"{name}.jsonl").read_text().splitlines()]
-
-
 if __name__ == "__main__":
     write_performance({row["cell"]: row for row in rows_of("performance")})
     (DOCS / "zoo.md").write_text(zoo_page(zoo_cards()))
-    (DOCS / "sensitivity.md").write_text(fields_page(rows_of("fields")))
+    (DOCS / "methods.md").write_text(methods_page(rows_of("methods")))
+    (DOCS / "sensitivity.md").write_text(fields_page())
     (ROOT / "README.md").write_text(with_demo_table((ROOT / "README.md").read_text(), rows_of("demo")))

@@ -2,8 +2,13 @@
 
 from pathlib import Path
 
-from benchmarks.pages import fields_page, performance_page, with_demo_table, zoo_cards, zoo_page
-from benchmarks.pages import rows_of as rows
+from benchmarks.fields_page import fields_page, visibilities
+from benchmarks.methods_page import methods_page
+from benchmarks.pages import performance_page, with_demo_table, zoo_cards, zoo_page
+from benchmarks.rows import rows_of as rows
+from benchmarks.zoo import ZOO
+
+from scorelens.benchmark.fields import MARK_VISIBLE
 
 ROOT = Path(__file__).parents[1]
 
@@ -18,9 +23,45 @@ def test_the_zoo_page_is_written_from_the_cards():
 
 
 def test_the_page_of_fields_is_written_from_its_rows():
-    page = fields_page(rows("fields"))
-    assert (ROOT / "docs" / "sensitivity.md").read_text() == page, "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "sensitivity.md").read_text() == fields_page(), "run python -m benchmarks.pages"
 
+
+def test_the_page_of_methods_is_written_from_the_code_and_its_rows():
+    page = methods_page(rows("methods"))
+    assert (ROOT / "docs" / "methods.md").read_text() == page, "run python -m benchmarks.pages"
+
+
+def test_the_mark_shows_in_the_fields_of_networks_trained_on_marked_data_and_in_no_others():
+    found = visibilities(rows("manipulation"))
+    assert set(found) == {"leaves-unet", "leaves-w01-unet", "leaves-w05-unet"}
+    for name, (gamma, visibility) in found.items():
+        assert (visibility > MARK_VISIBLE) == (gamma > 0), name
+
+
+def test_a_field_of_locality_keeps_within_its_workspace():
+    """On 50,000 images: what is held beyond data and masks is the workspace, not a graph over all data."""
+    (row,) = rows("field_memory")
+    assert row["images"] == 50_000
+    assert row["peak_bytes"] - row["before_bytes"] < 2 * row["budget_bytes"]
+
+
+def test_natural_images_are_near_equivariant_and_faces_are_not():
+    """The Wiener filter's fields, over the middle noise levels."""
+    def alike(dataset):
+        found = [row["equivariance"] for row in rows("fields")
+                 if row["dataset"] == dataset and row["model"] == "wiener" and 0.3 < row["sigma"] < 7]
+        return sum(found) / len(found)
+
+    assert min(alike("leaves"), alike("cifar10")) > 0.9 > max(alike("celeba"), alike("afhq-cats"))
+
+
+def test_every_recipe_of_the_zoo_is_published():
+    assert set(zoo_cards()) == set(ZOO)
+
+
+def test_els_takes_at_most_twice_the_bare_product():
+    row = next(row for row in rows("methods") if row["cell"] == "els")
+    assert row["ratio"] <= 2 and row["peak_memory_bytes"] < 4e9
 
 def test_fields_of_networks_trained_on_x0_match_the_wiener_filter():
     """On digits, at every noise level but the two ends of the grid, cosine above 0.9 on average over the pixels."""

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from scorelens.cli import COMMANDS, main
 
@@ -68,3 +69,23 @@ def test_equations_name_code_and_tests_that_exist():
             sources = [p for p in (ROOT / "src").rglob("*.py") if p.stem == word or p.parent.name == word
                        or re.search(rf"(def|class) {word}\b", p.read_text())]
             assert sources, name
+
+
+def test_the_guide_to_a_new_method_runs(capsys):
+    """Its blocks, one after the other, as a reader would paste them; the registry is left as it was."""
+    from scorelens import DENOISERS, build_denoiser, load_images
+
+    guide = (ROOT / "docs" / "adding_a_method.md").read_text()
+    known, names = dict(DENOISERS), {}
+    try:
+        for code in re.findall(r"```python\n(.*?)```", guide, re.DOTALL):
+            exec(compile(code, "adding_a_method.md", "exec"), names)
+        assert "r2 against the network: 0." in capsys.readouterr().out
+        images = load_images("digits", limit=100)
+        z = images[:2] + 0.3
+        whole = build_denoiser("rows", images, reach=8)
+        torch.testing.assert_close(whole(z, 0.5), build_denoiser("optimal", images)(z, 0.5), rtol=0, atol=1e-5)
+        assert (build_denoiser("rows", images)(z, 0.5) - whole(z, 0.5)).abs().max() > 0.01
+    finally:
+        DENOISERS.clear()
+        DENOISERS.update(known)

@@ -56,7 +56,7 @@ COMMANDS = {
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
-NOT_FLAGS = {"images", "test", "source", "options", "stats"}  # parameters that are objects, not text
+NOT_FLAGS = {"images", "test", "source", "options", "stats", "operators"}  # parameters that are objects, not text
 
 
 class _Parser(argparse.ArgumentParser):

@@ -8,7 +8,8 @@ import scorelens
 from scorelens.data.edits import only_classes
 from tests.ground_truth.cases import smooth
 
-METHODS = {"optimal": {}, "wiener": {}, "locality": {"threshold": 0.1}, "els": {"patch_size": 3}}
+METHODS = {"optimal": {}, "wiener": {}, "locality": {"threshold": 0.1}, "els": {"patch_size": 3},
+           "kernel": {"bandwidth": 0.4}}
 NAMES = ("cat", "dog", "bird")
 
 

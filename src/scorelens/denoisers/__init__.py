@@ -11,7 +11,11 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers.bbels import bbels
 from scorelens.denoisers.conditional import Label, by_class
 from scorelens.denoisers.els import els
+from scorelens.denoisers.generalized import generalized
 from scorelens.denoisers.golden import golden
+from scorelens.denoisers.kernel import kernel
+from scorelens.denoisers.kernel_locality import kernel_locality
+from scorelens.denoisers.local_wiener import local_wiener
 from scorelens.denoisers.locality import locality
 from scorelens.denoisers.locality_equivariant import locality_equivariant
 from scorelens.denoisers.ls import ls
@@ -30,6 +34,10 @@ DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "locality": locality,
     "nearest": Nearest,
     "smoothed": smoothed,
+    "kernel": kernel,
+    "kernel-locality": kernel_locality,
+    "local-wiener": local_wiener,
+    "generalized": generalized,
     "soft-locality": soft_locality,
     "locality-equivariant": locality_equivariant,
     "golden": golden,

@@ -31,7 +31,7 @@ from scorelens.types import Images, ScorelensError, check_noisy, check_sigma, un
 
 BANKS = ("circular", "inside")
 Bank = Patches | SomePatches | Clusters
-BOXES_FROM = 15  # patch size from which sums over windows of translated images beat products of patches
+BOXES_FROM = 320  # coordinates of a patch from which sums over windows of translated images beat products of patches
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class ELS:
         if isinstance(bank, Patches) and bank.wrap:
             if size is None:
                 return self._mean(Posterior(WholeImage(), EveryPixel(), Translations(self.images)), z, sigma)
-            if BOXES_FROM <= size <= min(h, w):
+            if bank.dim >= BOXES_FROM and size <= min(h, w):
                 windows = Windows(self.images.shape, size, "wrap")
                 return self._mean(Posterior(windows, OwnPlace(c), Translations(self.images)), z, sigma)
         together = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))

@@ -1,0 +1,111 @@
+"""docs/sensitivity.md: where networks look, from the rows of benchmarks/fields.py and benchmarks/figures.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.figures import FIGURES
+from benchmarks.rows import DOCS, rows_of
+from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE
+from scorelens.report.tables import markdown
+
+FIELDS_INTRODUCTION = """# Where networks look
+
+The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The paper
+shows by pictures that a network's field is the Wiener filter's, that is, a property of the data; here are the numbers.
+Each is a mean over nine output pixels and 32 samples along the network's own trajectory of 10 steps; this page is
+written from `benchmarks/results/fields.jsonl` (`python -m benchmarks.fields`).
+"""
+FIELD_TABLES = {
+    "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
+    "equivariance": ("Equivariance", "Mean cosine of the fields of different pixels, moved on top of each other: 1 if "
+                     "the field is the same everywhere, as a convolution's."),
+    "radius": ("Reach", "Root mean squared distance from the output pixel, in pixels."),
+    "nonlinearity": ("Nonlinearity", "Share of the change between two noisy images that the Jacobian at the first does "
+                     "not predict; 0 for a linear denoiser."),
+    "asymmetry": ("Asymmetry of the Jacobian", "‖J − Jᵀ‖ / 2‖J‖; 0 for a gradient field, as every exact denoiser is."),
+}
+
+
+SUMMARY = """## By dataset
+
+Means over the noise levels between {low:g} and {high:g}. Fields that are the same everywhere have equivariance 1.
+
+"""
+MARKS = """## The W experiment
+
+Visibility is the correlation of field and mark away from the pixel, mean over the noise levels {low:g} to {high:g}; a
+mark counts as visible above {visible:g}, a threshold that was committed before the networks were trained.
+
+"""
+MEMORY_TEXT = """## Memory
+
+The field of one pixel of the locality model on all {images:,} images of CIFAR-10 has a peak of {peak:.2f} GB,
+{more:.0f} MB more than data and masks alone; {budget:.0f} MB of workspace are allowed.
+"""
+MIDDLE = (0.3, 7.0)  # noise levels of the summary: where there is both signal and noise
+
+
+def fields_page() -> str:
+    """A summary by dataset, pictures, the W experiment, and one table per quantity: networks by noise level."""
+    rows, marks, memory = rows_of("fields"), rows_of("manipulation"), rows_of("field_memory")
+    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
+    models = list(dict.fromkeys((row["dataset"], row["model"]) for row in rows))
+    parts = [FIELDS_INTRODUCTION, _by_dataset(rows), _figures(), _marks(marks)]
+    for key, (title, about) in FIELD_TABLES.items():
+        lines = [[dataset, model, *(_mean_of(rows, dataset, model, sigma, key) for sigma in sigmas)]
+                 for dataset, model in models if any(key in row for row in rows if row["model"] == model)]
+        header = ["data", "model", *(f"σ = {sigma:.3g}" for sigma in sigmas)]
+        parts += [f"## {title}\n\n{about}\n", markdown(header, lines), ""]
+    return "\n".join([*parts, *(_field_memory(row) for row in memory)])
+
+
+def _by_dataset(rows: list[dict[str, Any]]) -> str:
+    """Likeness and equivariance of each dataset, over the middle noise levels."""
+    def mean(dataset: str, model: str, key: str) -> str:
+        found = [row[key] for row in rows if row["dataset"] == dataset and row["model"] == model
+                 and MIDDLE[0] < row["sigma"] < MIDDLE[1]]
+        return f"{sum(found) / len(found):.2f}" if found else "–"
+
+    cells = [[dataset, mean(dataset, f"{dataset}-unet", "cosine"), mean(dataset, f"{dataset}-unet-x0", "cosine"),
+              mean(dataset, "wiener", "equivariance"), mean(dataset, f"{dataset}-unet", "equivariance")]
+             for dataset in dict.fromkeys(row["dataset"] for row in rows)]
+    return SUMMARY.format(low=MIDDLE[0], high=MIDDLE[1]) + markdown(
+        ["data", "cosine, U-Net and Wiener", "the same, U-Net trained on x0", "equivariance of Wiener's fields",
+         "of the U-Net's"], cells) + "\n"
+
+
+def _figures() -> str:
+    shown = [(name, figure) for name, figure in FIGURES.items() if (DOCS / "figures" / f"{name}.png").exists()]
+    pictures = [f"{figure.about}; `scorelens {figure.command}`:\n\n![{figure.about}](figures/{name}.png)\n"
+                for name, figure in shown]
+    return "\n".join(["## Pictures\n", *pictures])
+
+
+def _marks(rows: list[dict[str, Any]]) -> str:
+    """The W experiment: how visible the mark is in the fields of each network."""
+    cells = [[name, f"{gamma:g}", f"{score:.3f}", "yes" if score > MARK_VISIBLE else "no"]
+             for name, (gamma, score) in visibilities(rows).items()]
+    text = MARKS.format(low=MARK_LEVELS[0], high=MARK_LEVELS[1], visible=MARK_VISIBLE)
+    return text + markdown(["network", "γ of its data", "visibility", "visible"], cells) + "\n"
+
+
+def visibilities(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
+    """Of each network the strength of the mark in its data, and how visible it is in its fields."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        if MARK_LEVELS[0] <= row["sigma"] <= MARK_LEVELS[1]:
+            found.setdefault(row["network"], []).append(row)
+    return {name: (mine[0]["gamma"], sum(row["visibility"] for row in mine) / len(mine))
+            for name, mine in found.items()}
+
+
+def _field_memory(row: dict[str, Any]) -> str:
+    return MEMORY_TEXT.format(images=row["images"], peak=row["peak_bytes"] / 1e9, budget=row["budget_bytes"] / 1e6,
+                              more=(row["peak_bytes"] - row["before_bytes"]) / 1e6)
+
+
+def _mean_of(rows: list[dict[str, Any]], dataset: str, model: str, sigma: float, key: str) -> str:
+    found = [row[key] for row in rows
+             if (row["dataset"], row["model"], row["sigma"]) == (dataset, model, sigma) and key in row]
+    return f"{sum(found) / len(found):.2f}" if found else "–"

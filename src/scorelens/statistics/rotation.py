@@ -1,0 +1,46 @@
+"""The images in the basis of their principal components: rotated once, then kept in the cache."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from scorelens import progress
+from scorelens.data.array_cache import new_array, open_array
+from scorelens.data.images import ImageSet
+from scorelens.files import cache_folder
+from scorelens.statistics.moments import GaussianStats
+
+CHUNK = 1024
+FLOAT32 = 4  # bytes
+
+
+def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
+    """y_i = U^T (x_i - mu), float32 [N, k]: a memory-mapped file, which is read as it is needed."""
+    name = hashlib.sha256(f"{images.fingerprint} {digest(stats)}".encode()).hexdigest()[:32]
+    path = cache_folder("rotated") / f"{name}.npy"
+    if not path.exists():
+        _rotate(images, stats, path)
+    return open_array(path).view(np.float32)
+
+
+def digest(stats: GaussianStats) -> str:
+    """A hash of the moments' content: components that differ in sign alone are others."""
+    content = hashlib.sha256()
+    for part in (stats.mean, stats.eigenvalues, stats.eigenvectors):
+        content.update(repr(tuple(part.shape)).encode())
+        content.update(part.contiguous().numpy().data)
+    return content.hexdigest()[:32]
+
+
+def _rotate(images: ImageSet, stats: GaussianStats, path: Path) -> None:
+    """In float64, a few images at a time: they may be more than memory holds, turned even if not as bytes."""
+    starts = range(0, len(images), CHUNK)
+    with new_array(path, (len(images), FLOAT32 * len(stats.eigenvalues))) as out:
+        chunks = zip(starts, images.chunks(CHUNK, dtype=torch.float64, reuse=True), strict=True)
+        for start, x in progress.track(chunks, "rotating the images", total=len(starts), unit="chunk"):
+            y = (x.flatten(1) - stats.mean) @ stats.eigenvectors  # [n, k]
+            out.view(np.float32)[start:start + len(y)] = y.float().numpy()
