@@ -26,7 +26,7 @@ from scorelens.sensitivity import Pixel
 from scorelens.statistics import fit_gaussian
 
 RESULTS = Path(__file__).parent / "results" / "fields.jsonl"
-NUM, STEPS = 32, 10
+NUM, STEPS = 16, 10
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": {"split": "train"}, "leaves": {}, "mnist": {}, "fashion-mnist": {}, "cifar10": {},
     "celeba": {"resolution": 32}, "afhq-cats": {"resolution": 32}}

@@ -40,10 +40,10 @@ FIGURES = {
         f"sensitivity --data celeba {SMALL} --preset faces --num 16", "fields.png",
         "On faces a pixel near an eye looks at the other eye, the centre does not (Fig. 3)"),
     "manipulation": Figure(
-        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet", "fields.png",
+        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet --num 8", "fields.png",
         "A W added to the data appears in the fields of the networks trained on them (Fig. 4)"),
     "gain": Figure(
-        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet", "gain.png",
+        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet --num 8", "gain.png",
         "How much of the W the networks let through, beside the predicted curve"),
     "parametrization": Figure(
         "sensitivity --data cifar10 --preset parametrization --num 16", "fields.png",

@@ -76,12 +76,12 @@ ZOO = {
     "leaves-w05-unet": Entry("leaves", 10, flags=("--mark", "W", "--gamma", "0.5")),
     "mnist-unet": Entry("mnist", 1),
     "mnist-unet-seed1": Entry("mnist", 1, seed=1),
-    "fashion-mnist-unet": Entry("fashion-mnist", 1),
-    "fashion-mnist-unet-seed1": Entry("fashion-mnist", 1, seed=1),
-    "afhq-cats-unet": Entry("afhq-cats", 13, flags=SIDE_32),
-    "afhq-cats-unet-seed1": Entry("afhq-cats", 13, seed=1, flags=SIDE_32),
-    "cifar10-unet-x0": Entry("cifar10", 1.2, prediction="x0"),
-    "cifar10-dit-x0": Entry("cifar10", 1.2, "dit", "x0", options=SLOWER),
+    "fashion-mnist-unet": Entry("fashion-mnist", 0.75),
+    "fashion-mnist-unet-seed1": Entry("fashion-mnist", 0.75, seed=1),
+    "afhq-cats-unet": Entry("afhq-cats", 10, flags=SIDE_32),
+    "afhq-cats-unet-seed1": Entry("afhq-cats", 10, seed=1, flags=SIDE_32),
+    "cifar10-unet-x0": Entry("cifar10", 0.9, prediction="x0"),
+    "cifar10-dit-x0": Entry("cifar10", 0.9, "dit", "x0", options=SLOWER),
     "digits-unet-attention": Entry("digits", 200, "unet-attention", flags=TRAIN),
 }
 
