@@ -14,8 +14,7 @@ FIELDS_INTRODUCTION = """# Where networks look
 The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The paper
 shows by pictures that a network's field is the Wiener filter's, that is, a property of the data; here are the numbers.
 Each is a mean over nine output pixels and 16 samples (digits: 32) along the network's own trajectory of 10 steps;
-this page is
-written from `benchmarks/results/fields.jsonl` (`python -m benchmarks.fields`).
+this page is written from `benchmarks/results/fields.jsonl` (`python -m benchmarks.fields`).
 """
 FIELD_TABLES = {
     "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),

@@ -1,9 +1,12 @@
 """The direction of imports: a module may use only what stands before it in the architecture."""
 
 import ast
+import statistics
 from pathlib import Path
 
 import pytest
+
+from scorelens import DENOISERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
 BASE = {"types", "progress", "files", "timings"}  # what everyone may use
@@ -54,3 +57,9 @@ def test_only_noise_knows_timesteps():
         names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
         knowing = path.relative_to(SOURCE).as_posix() in ("noise.py", "networks/adapters.py")
         assert knowing or not {"alphas", "betas", "timesteps"} & names, path
+
+
+def test_a_method_is_a_short_file():
+    """The median file that holds a method of the registry has fewer than 80 lines."""
+    files = {SOURCE / "denoisers" / f"{builder.__module__.split('.')[-1]}.py" for builder in DENOISERS.values()}
+    assert statistics.median(len(path.read_text().splitlines()) for path in files) < 80

@@ -7,6 +7,8 @@ import torch
 import scorelens
 from scorelens.denoisers.kernel import kernel
 from scorelens.denoisers.kernel_locality import kernel_locality, united
+from scorelens.statistics import locality_masks
+from scorelens.statistics.bandwidth import held_out_bandwidth
 from tests.ground_truth.brute_force import floats, paper_masks, softmax
 from tests.ground_truth.cases import SHAPES, image_set
 
@@ -163,6 +165,15 @@ def test_gradient_equals_finite_differences(h, sigma):
     model = kernel_locality(images, bandwidth=h, threshold=0.3, memory=4000)
     z = noisy(images, sigma, count=1, dtype=torch.float64)[0].requires_grad_()
     assert torch.autograd.gradcheck(lambda z: model(z, sigma), z, eps=1e-6, atol=1e-6, rtol=1e-4)
+
+
+def test_the_default_bandwidth_is_that_of_its_masks():
+    """Not that of whole images: a mask has fewer pixels, and its posterior needs less smoothing."""
+    images, sigma = image_set("smooth", 60), 1.0
+    stats = scorelens.fit_gaussian(images)
+    expected = held_out_bandwidth(images, stats, sigma, locality_masks(stats, sigma, 0.6))
+    assert kernel_locality(images, threshold=0.6).bandwidth(sigma) == expected
+    assert kernel(images).bandwidth(sigma) == held_out_bandwidth(images, stats, sigma) > expected
 
 
 def test_nothing_outside_the_mask_is_looked_at():

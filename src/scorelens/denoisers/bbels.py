@@ -59,9 +59,9 @@ class BBELS:
 
 def _alike(length: int, reach: int) -> list[slice]:
     """Places along an axis whose windows the border cuts alike: each of the first and last ones, and all between."""
-    first = [slice(k, k + 1) for k in range(reach)]
-    last = [slice(k, k + 1) for k in range(length - reach, length)]
-    return [*first, slice(reach, length - reach), *last]
+    ends = [*range(reach), *range(length - reach, length)]
+    single = [slice(k, k + 1) for k in ends]
+    return [*single[:reach], slice(reach, length - reach), *single[reach:]]
 
 
 def bbels(images: ImageSet, *, patch_size: PatchSize = "cifar10", temperature: float = 1.0,

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorelens.data.edits import with_flips
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.measured import measured_heat
+from scorelens.denoisers.heat import measured_heat
 from scorelens.denoisers.patch_sizes import PatchSize, by_level, size_table
 from scorelens.posterior import MaskMeans, Masks, Posterior, Windows, posterior_mean
 from scorelens.posterior.engine import MEMORY
