@@ -1,8 +1,8 @@
 """What the methods cost and how well they predict: rows for docs/methods.md.
 
-    python -m benchmarks.methods [CELL ...]      cells: els, clusters, digits; real data are read from $SCORELENS_DATA
+    python -m benchmarks.methods [CELL ...]      cells: els, clusters, digits, calibration
 
-Take the timings of `els` while nothing else runs.
+Real data are read from $SCORELENS_DATA. Take the timings of `els` while nothing else runs.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 import scorelens
 from benchmarks.rows import RESULTS, rows_of
 from scorelens.benchmark.environment import environment, peak_memory
+from scorelens.commands.calibrate import calibrate
 from scorelens.commands.compare import compare
 from scorelens.denoisers.els import bank_patches
 from scorelens.posterior.patches import TOGETHER
@@ -82,7 +83,19 @@ def digits() -> list[dict[str, Any]]:
     return [{"cell": f"digits {row['method']}", **row} for row in rows]
 
 
-CELLS = {"els": els, "clusters": clusters, "digits": digits}
+def calibration() -> list[dict[str, Any]]:
+    """Patch sizes of the local score models, fitted to digits-unet on 16 samples."""
+    images = scorelens.load_images("digits", split="train")
+    rows = []
+    for name in ("ls", "els", "bbels"):
+        with tempfile.TemporaryDirectory() as folder:
+            path = calibrate(images, "digits-unet", name, device="cpu", out=Path(folder) / "fit")
+            found = json.loads(path.read_text())
+        rows.append({"cell": f"calibration {name}", "denoiser": name, **found})
+    return rows
+
+
+CELLS = {"els": els, "clusters": clusters, "digits": digits, "calibration": calibration}
 
 
 def main(names: list[str]) -> None:

@@ -22,6 +22,13 @@ r2 against `{reference}`, noise seeds {first} to {last}, {steps} steps, all opti
 the network, except that `measured` and `pspc-flex` look at its fields.
 
 """
+SIZES_INTRODUCTION = """
+## Calibrated patch sizes
+
+`scorelens calibrate` on digits, against `digits-unet`: the size with the best median r2 of the score. At the lowest
+noise no size fits well (the score divides a small difference by σ²).
+
+"""
 ELS_INTRODUCTION = """
 ## What patches cost
 
@@ -39,6 +46,7 @@ def methods_page(rows: list[dict[str, Any]]) -> str:
     names = [f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()]
     parts = [METHODS_INTRODUCTION, "| method | what it is |", "| :--- | :--- |", *names]
     parts += [_digits_section([row for row in rows if row["cell"].startswith("digits") and "r2" in row]),
+              _sizes_section([row for row in rows if row["cell"].startswith("calibration")]),
               _els_section(found["els"], [row for row in rows if row["cell"].startswith("clusters")])]
     return "\n".join(parts)
 
@@ -58,6 +66,13 @@ def _digits_section(rows: list[dict[str, Any]]) -> str:
     first, last = rows[0]["noise"]["seeds"]
     text = DIGITS_INTRODUCTION.format(reference=rows[0]["reference"], first=first, last=last, steps=rows[0]["steps"])
     return text + markdown(["method", "r2", "95 % interval", "novelty", "memorized", "ms an image"], cells)
+
+
+def _sizes_section(rows: list[dict[str, Any]]) -> str:
+    header = ["σ", *(f"{sigma:.3g}" for sigma in rows[0]["sigmas"])]
+    whole = 2 * max(rows[0]["data"]["shape"][1:]) - 1
+    return SIZES_INTRODUCTION + markdown(header, [[row["denoiser"], *("all" if size == whole else str(size)
+                                                                      for size in row["sizes"])] for row in rows])
 
 
 def _els_section(els: dict[str, Any], clusters: list[dict[str, Any]]) -> str:
