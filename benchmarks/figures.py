@@ -20,7 +20,7 @@ from scorelens.cli import main as scorelens
 from scorelens.files import atomic_file
 
 SMALL = "--resolution 32"
-SOURCES = "digits leaves mnist fashion-mnist cifar10 celeba afhq-cats"
+SOURCES = "leaves mnist fashion-mnist cifar10 celeba afhq-cats"
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ FIGURES = {
         "Networks trained on epsilon have noisy fields where there is little but noise (appendix)"),
     "optimal": Figure(
         "sensitivity --data cifar10 --limit 5000 --preset optimal --num 4", "fields-joint.png",
-        "The optimal denoiser's field explodes at low noise, the Wiener filter's does not (appendix)"),
-    "spectra": Figure(f"data spectra --sources {SOURCES}", "spectra.png",
-                      "Eigenvalues of the covariance of all datasets (appendix)"),
+        "The optimal denoiser's field explodes while it decides between images, and then vanishes (appendix)"),
+    "spectra": Figure(f"data spectra --sources {SOURCES} {SMALL}", "spectra.png",
+                      "Eigenvalues of the covariance of all datasets, at 32 x 32 (appendix)"),
     "voids": Figure(f"voids --data celeba {SMALL} --models celeba-unet optimal wiener locality --num 8", "curves.png",
                     "One step on held-out faces: the optimal denoiser fails where networks do not (Fig. 1)"),
     "teleporting": Figure(

@@ -22,8 +22,8 @@ from scorelens.posterior.slots import Chunk, Responses
 from scorelens.posterior.softmax import LOG2_E, State, chunk_state, merge, weighted_state
 from scorelens.types import Flat, Shape
 
-CHUNK_ELEMENTS = 2**21  # weights at a time
-TOGETHER = 4096  # noisy patches at a time
+CHUNK_ELEMENTS = 2**20  # weights at a time
+TOGETHER = 2048  # noisy patches at a time
 HUGE = 2.0**80  # weights relative to a reference that is this far off are computed again, relative to a better one
 
 
@@ -181,9 +181,10 @@ class Products:
     together: ClassVar[int | None] = TOGETHER
     dtype: torch.dtype  # wide enough for the digits that the difference of the terms loses
     buffers: Buffers = field(default_factory=Buffers)
+    chunk: dict[str, Tensor] = field(default_factory=dict)  # the one at hand, and its table
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
-        return min(max(256, CHUNK_ELEMENTS // max(b, 1)), memory // ((2 * d + 2 * b) * itemsize))
+        return min(max(256, CHUNK_ELEMENTS // max(b, 1)), memory // ((3 * d + 2 * b) * itemsize))
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "b 1"] | None, margin: float) -> Float[Tensor, "b 1 n"]:
         """|x|^2 - 2 z.x"""
@@ -205,10 +206,16 @@ class Products:
 
     def _product(self, z: Flat, of_norm: Tensor, constant: Tensor, x: Chunk) -> Float[Tensor, "b n"]:
         """z.x + of_norm |x|^2 + constant"""
-        d, n = x.shape
-        table = self.buffers.get("table", x, d + 2, n)
-        table[:d] = x
-        torch.sum(x.square(), dim=0, out=table[d])
-        table[d + 1] = 1
-        out = self.buffers.get("product", x, len(z), n)
-        return torch.mm(torch.cat([z, of_norm, constant], dim=1), table, out=out)
+        out = self.buffers.get("product", x, len(z), x.shape[1])
+        return torch.mm(torch.cat([z, of_norm, constant], dim=1), self._table(x), out=out)
+
+    def _table(self, x: Chunk) -> Float[Tensor, "k n"]:
+        """x, |x|^2 and 1: made once for a chunk, which all noisy patches meet one part after the other."""
+        if self.chunk.get("x") is not x:
+            d, n = x.shape
+            table = self.buffers.get("table", x, d + 2, n)
+            table[:d] = x
+            torch.sum(x.square(), dim=0, out=table[d])
+            table[d + 1] = 1
+            self.chunk.update(x=x, table=table)
+        return self.chunk["table"]
