@@ -61,9 +61,9 @@ FIGURES = {
                       "Eigenvalues of the covariance of all datasets, at 32 x 32 (appendix)"),
     "voids": Figure(f"voids --data celeba {SMALL} --models celeba-unet optimal wiener locality --num 8", "curves.png",
                     "One step on held-out faces: the optimal denoiser fails where networks do not (Fig. 1)"),
-    "teleporting": Figure(
-        f"voids --data celeba {SMALL} --models celeba-unet optimal wiener locality --num 8", "teleporting.png",
-        "The same step in pictures: the optimal denoiser teleports (Fig. 1)"),
+    "teleporting": Figure(  # on data that may be shown
+        "voids --data digits --models digits-unet optimal wiener locality", "teleporting.png",
+        "One step on held-out digits: the optimal denoiser teleports to other images (Fig. 1)"),
 }
 
 
