@@ -249,3 +249,17 @@ def test_a_reader_that_has_seen_enough_is_no_error():
     done = subprocess.run(f"{sys.executable} -u -m scorelens.cli compare --help | head -1", shell=True,
                           capture_output=True, text=True)
     assert done.stdout.startswith("usage: scorelens compare") and done.stderr == ""
+
+
+@pytest.mark.parametrize(("flag", "value", "message"), [
+    ("--denoiser.bandwidth", "wide", "'wide' is not a number or one of auto"),
+    ("--denoiser.bandwidth", "2", "bandwidth must be between 0 (optimal) and 1 (Wiener)")])
+def test_options_that_may_be_functions_are_told_as_text(flag, value, message, capsys):
+    assert message in fails(capsys, "sample", "--data", "digits", "--limit", "50", "--denoiser", "kernel", flag, value)
+
+
+def test_a_network_is_an_option_by_its_name(tmp_path):
+    arguments = ["sample", "--data", "digits", "--limit", "50", "--denoiser", "measured", "--num", "2", "--steps", "2"]
+    assert main([*arguments, "--denoiser.network", "digits-unet", "--out", str(tmp_path / "out")]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["denoiser"]["network"] == "digits-unet"

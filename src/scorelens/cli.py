@@ -235,9 +235,10 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types a value may have, None aside."""
+    """The types a value may have as text: None, functions and objects aside."""
     union = get_origin(hint) in (Union, types.UnionType)
-    return [member for member in (get_args(hint) if union else [hint]) if member is not type(None)]
+    members = [member for member in (get_args(hint) if union else [hint]) if member is not type(None)]
+    return [m for m in members if get_origin(m) is not Callable and not getattr(m, "_is_protocol", False)]
 
 
 def _list_item(hint: Any) -> Any:
