@@ -81,7 +81,7 @@ ZOO = {
     "afhq-cats-unet": Entry("afhq-cats", 10, flags=SIDE_32),
     "afhq-cats-unet-seed1": Entry("afhq-cats", 10, seed=1, flags=SIDE_32),
     "cifar10-unet-x0": Entry("cifar10", 0.9, prediction="x0"),
-    "cifar10-dit-x0": Entry("cifar10", 0.9, "dit", "x0", options=SLOWER),
+    "cifar10-dit-x0": Entry("cifar10", 0.6, "dit", "x0", options=SLOWER),
     "digits-unet-attention": Entry("digits", 200, "unet-attention", flags=TRAIN),
 }
 
