@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import Any
 
@@ -25,8 +26,8 @@ the network, except that `measured` and `pspc-flex` look at its fields.
 SIZES_INTRODUCTION = """
 ## Calibrated patch sizes
 
-`scorelens calibrate` on digits, against `digits-unet`: the size with the best median r2 of the score. At the lowest
-noise no size fits well (the score divides a small difference by σ²).
+`scorelens calibrate` on digits, against `digits-unet`: the size with the best median r2 of the score, the largest of
+those that fit alike. At the lowest noise no size fits well (the score divides a small difference by σ²).
 
 """
 ELS_INTRODUCTION = """
@@ -56,7 +57,7 @@ def _about(builder: Any) -> str:
     module = sys.modules[builder.__module__]
     shared = sum(one.__module__ == builder.__module__ for one in DENOISERS.values()) > 1
     text = " ".join((builder.__doc__ if shared else module.__doc__).split("Args:")[0].split())
-    return text.partition(". ")[0].removesuffix(".")
+    return re.split(r"(?<!al)\. ", text)[0].removesuffix(".")  # but not after "et al."
 
 
 def _digits_section(rows: list[dict[str, Any]]) -> str:

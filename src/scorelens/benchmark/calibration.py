@@ -15,6 +15,7 @@ from scorelens.metrics import r2
 from scorelens.types import Denoiser
 
 METRICS = {"r2": r2, "cosine": lambda p, r: cosine_similarity(p.flatten(1), r.flatten(1))}
+TIE = 0.001  # scores that are as close as this are alike
 FITTED = (3, 5, 7, 9, 13, 17, 23, 29, 33, 45)  # about those that the paper's fits chose among
 
 
@@ -38,14 +39,15 @@ def calibrate(build: Callable[[int], Denoiser], path: Sampled, sizes: Sequence[i
     """Fit each step of the path that a network has walked, from step `first` on.
 
     Scores, (x0_hat - z) / sigma^2, are compared, not predictions: a sample's value is the metric over its pixels, a
-    size's the median over samples.
+    size's the median over samples. Where the noise is so strong that all sizes fit, the largest is taken.
     """
     models = {size: build(size) for size in sizes}
     for step in progress.steps(iter(path.steps[first:]), "calibrating", len(path.steps) - first):
         reference = _score(step.x0_hat, step.z, step.sigma)
         found = {size: _score(model(step.z, step.sigma), step.z, step.sigma) for size, model in models.items()}
         medians = {size: METRICS[metric](score, reference).median().item() for size, score in found.items()}
-        yield Fit(step.sigma, max(medians, key=medians.__getitem__), medians)
+        best = max(medians.values())
+        yield Fit(step.sigma, max(size for size, score in medians.items() if score >= best - TIE), medians)
 
 
 def _score(x0_hat: Tensor, z: Tensor, sigma: float) -> Tensor:
