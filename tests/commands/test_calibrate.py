@@ -17,7 +17,7 @@ from tests.ground_truth.cases import image_set
 def test_the_window_of_a_local_score_model_is_found_again(metric):
     """The "network" is itself LS with known windows: calibration must return them, with a perfect score."""
     images = image_set("smooth", 60, (1, 7, 7))
-    sigmas = scorelens.ddim_sigmas(10).tolist()[4::2]
+    sigmas = scorelens.ddim_sigmas(10).tolist()[6:9]
     truth = dict(zip(sigmas, [5, 3, 1], strict=True))
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 5, 13)}
     noise = scorelens.seeded_noise(images.shape, range(4))
@@ -27,6 +27,14 @@ def test_the_window_of_a_local_score_model_is_found_again(metric):
     for fit in fits:
         assert fit.scores[fit.size] == pytest.approx(1.0, abs=1e-6)
         assert all(score < 1 for size, score in fit.scores.items() if size != fit.size)
+
+
+def test_of_sizes_that_fit_alike_the_largest_is_taken():
+    """At overwhelming noise every window gives the mean, and so does the network."""
+    images = image_set("smooth", 60, (1, 7, 7))
+    models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 13)}
+    path = sampled(models[1], scorelens.seeded_noise(images.shape, range(4)), [1e4])
+    assert [fit.size for fit in calibrate(models.__getitem__, path, list(models))] == [13]
 
 
 def test_candidates_end_with_the_whole_image():
