@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.figures import FIGURES
 from benchmarks.rows import DOCS, rows_of
-from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE
+from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.report.tables import markdown
 
 FIELDS_INTRODUCTION = """# Where networks look
@@ -86,20 +86,11 @@ def _figures() -> str:
 
 def _marks(rows: list[dict[str, Any]]) -> str:
     """The W experiment: how visible the mark is in the fields of each network."""
-    cells = [[name, f"{gamma:g}", f"{score:.3f}", "yes" if score > MARK_VISIBLE else "no"]
-             for name, (gamma, score) in visibilities(rows).items()]
+    gammas = {row["network"]: row["gamma"] for row in rows}
+    cells = [[name, f"{gammas[name]:g}", f"{score:.3f}", "yes" if score > MARK_VISIBLE else "no"]
+             for name, score in visible_by_network(rows).items()]
     text = MARKS.format(low=MARK_LEVELS[0], high=MARK_LEVELS[1], visible=MARK_VISIBLE)
     return text + markdown(["network", "γ of its data", "visibility", "visible"], cells) + "\n"
-
-
-def visibilities(rows: list[dict[str, Any]]) -> dict[str, tuple[float, float]]:
-    """Of each network the strength of the mark in its data, and how visible it is in its fields."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        if MARK_LEVELS[0] <= row["sigma"] <= MARK_LEVELS[1]:
-            found.setdefault(row["network"], []).append(row)
-    return {name: (mine[0]["gamma"], sum(row["visibility"] for row in mine) / len(mine))
-            for name, mine in found.items()}
 
 
 def _field_memory(row: dict[str, Any]) -> str:

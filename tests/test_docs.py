@@ -2,14 +2,14 @@
 
 from pathlib import Path
 
-from benchmarks.fields_page import fields_page, visibilities
+from benchmarks.fields_page import fields_page
 from benchmarks.methods_page import methods_page
 from benchmarks.pages import performance_page, with_demo_table, zoo_cards, zoo_page
 from benchmarks.rows import rows_of as rows
 from benchmarks.zoo import ZOO
 
 from scorelens import DENOISERS
-from scorelens.benchmark.fields import MARK_VISIBLE
+from scorelens.benchmark.fields import MARK_VISIBLE, visible_by_network
 
 ROOT = Path(__file__).parents[1]
 
@@ -34,10 +34,10 @@ def test_the_page_of_methods_is_written_from_the_code_and_its_rows():
 
 def test_a_strong_mark_shows_in_the_fields_of_the_network_trained_on_it_and_in_no_plain_one():
     """The threshold was committed before the networks. A mark of gamma 0.1 is learned too slowly to pass it."""
-    found = visibilities(rows("manipulation"))
-    assert {name: gamma for name, (gamma, _) in found.items()} == {
+    assert {row["network"]: row["gamma"] for row in rows("manipulation")} == {
         "leaves-unet": 0.0, "leaves-w01-unet": 0.1, "leaves-w05-unet": 0.5}
-    assert found["leaves-unet"][1] < MARK_VISIBLE < found["leaves-w05-unet"][1]
+    found = visible_by_network(rows("manipulation"))
+    assert found["leaves-unet"] < MARK_VISIBLE < found["leaves-w05-unet"]
 
 
 def test_a_field_of_locality_keeps_within_its_workspace():

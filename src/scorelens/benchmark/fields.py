@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import torch
@@ -70,6 +71,15 @@ def mark_visibility(field: Float[Tensor, "h w"], pixel: Pixel, mask: Bool[np.nda
     far = np.hypot(rows - pixel[0], columns - pixel[1]) > FAR * min(mask.shape)
     values, marked = field.double().cpu().numpy()[far], mask[far].astype(float)
     return float(np.corrcoef(values, marked)[0, 1]) if values.std() > 0 and marked.std() > 0 else 0.0
+
+
+def visible_by_network(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The mean visibility of a mark in the fields of each network, over the noise levels that are looked at."""
+    found: dict[str, list[float]] = {}
+    for row in rows:
+        if MARK_LEVELS[0] <= row["sigma"] <= MARK_LEVELS[1]:
+            found.setdefault(row["network"], []).append(row["visibility"])
+    return {name: float(np.mean(values)) for name, values in found.items()}
 
 
 def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from scorelens import progress
-from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, mark_visibility
+from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, mark_visibility, visible_by_network
 from scorelens.benchmark.probes import gain_along
 from scorelens.commands.run_folder import choose_device, noise_record, run_folder
 from scorelens.data.edits import mark_mask, mark_snr, predicted_sensitivity
@@ -63,7 +63,7 @@ def manipulation(images: ImageSet, networks: Sequence[str], *, pattern: str = "W
         found = [measure(name, network, mask, noise, sigmas) for name, network in loaded.items()]
         rows = [row for one in found for row in one.rows]
         run.record.update(data=images.describe(), networks=list(loaded), pattern=pattern, mark_pixels=int(mask.sum()),
-                          sigmas=sigmas, noise=noise_record(seeds, noise), visible=visible(found), rows=rows)
+                          sigmas=sigmas, noise=noise_record(seeds, noise), visible=visible_by_network(rows), rows=rows)
         (run.folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (run.folder / "table.md").write_text(mark_table(found) + "\n")
         draw(found, mask, sigmas, run.folder / "fields.png")
@@ -106,15 +106,9 @@ def mark_pixels(mask: np.ndarray) -> list[Pixel]:
     return [(int(row), int(column)) for row, column in places[chosen]]
 
 
-def visible(found: Sequence[Measured]) -> dict[str, float]:
-    """The mean visibility of each network over the levels that are looked at."""
-    low, high = MARK_LEVELS
-    return {one.name: float(np.mean([r["visibility"] for r in one.rows if low <= r["sigma"] <= high])) for one in found}
-
-
 def mark_table(found: Sequence[Measured]) -> str:
     """One line per network."""
-    scores = visible(found)
+    scores = visible_by_network(row for one in found for row in one.rows)
     cells = [[one.name, f"{one.gamma:g}", f"{scores[one.name]:.3f}",
               "yes" if scores[one.name] > MARK_VISIBLE else "no"] for one in found]
     return markdown(["network", "gamma", "visibility", "visible"], cells)
