@@ -182,18 +182,18 @@ class Products:
     dtype: torch.dtype  # wide enough for the digits that the difference of the terms loses
     buffers: Buffers = field(default_factory=Buffers)
     chunk: dict[str, Tensor] = field(default_factory=dict)  # the one at hand, and its table
+    queries: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)  # of each part: its reference, its rows
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return min(max(256, CHUNK_ELEMENTS // max(b, 1)), memory // ((3 * d + 2 * b) * itemsize))
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "b 1"] | None, margin: float) -> Float[Tensor, "b 1 n"]:
         """|x|^2 - 2 z.x"""
-        return self._product(-2 * z, z.new_ones(len(z), 1), z.new_zeros(len(z), 1), x)[:, None]
+        return self._product(_rows(-2 * z, 1.0, z.new_zeros(len(z), 1)), x)[:, None]
 
     def with_chunk(self, so_far: State | None, z: Flat, x: Chunk, scale: float, responses: Responses | None) -> State:
         if so_far is not None:
-            unit = scale * LOG2_E
-            weights = self._product(2 * unit * z, z.new_full((len(z), 1), -unit), unit * so_far.best, x).exp2_()
+            weights = self._product(self._query(z, so_far.best, scale * LOG2_E), x).exp2_()
             new = weighted_state(so_far.best, weights[:, None], responses, x)
             if (new.total < HUGE).all():
                 return State(so_far.best, so_far.total + new.total, so_far.weighted + new.weighted)
@@ -204,10 +204,15 @@ class Products:
         c = cotangent[:, 0]
         return 2 * (c.sum(dim=1, keepdim=True) * z - c @ x.T)
 
-    def _product(self, z: Flat, of_norm: Tensor, constant: Tensor, x: Chunk) -> Float[Tensor, "b n"]:
-        """z.x + of_norm |x|^2 + constant"""
-        out = self.buffers.get("product", x, len(z), x.shape[1])
-        return torch.mm(torch.cat([z, of_norm, constant], dim=1), self._table(x), out=out)
+    def _query(self, z: Flat, best: Float[Tensor, "b 1"], unit: float) -> Float[Tensor, "b k"]:
+        """The rows of log2 w: they change only when the reference does."""
+        known = self.queries.get(z.data_ptr())
+        if known is None or known[0] is not best:
+            known = self.queries[z.data_ptr()] = best, _rows(2 * unit * z, -unit, unit * best)
+        return known[1]
+
+    def _product(self, rows: Float[Tensor, "b k"], x: Chunk) -> Float[Tensor, "b n"]:
+        return torch.mm(rows, self._table(x), out=self.buffers.get("product", x, len(rows), x.shape[1]))
 
     def _table(self, x: Chunk) -> Float[Tensor, "k n"]:
         """x, |x|^2 and 1: made once for a chunk, which all noisy patches meet one part after the other."""
@@ -219,3 +224,8 @@ class Products:
             table[d + 1] = 1
             self.chunk.update(x=x, table=table)
         return self.chunk["table"]
+
+
+def _rows(z: Flat, of_norm: float, constant: Float[Tensor, "b 1"]) -> Float[Tensor, "b k"]:
+    """Whose product with a chunk's table is z.x + of_norm |x|^2 + constant."""
+    return torch.cat([z, z.new_full((len(z), 1), of_norm), constant], dim=1)
