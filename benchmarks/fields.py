@@ -15,7 +15,7 @@ from typing import Any
 
 from scorelens.benchmark.environment import environment
 from scorelens.benchmark.fields import wiener_fields
-from scorelens.commands.sensitivity import Walks, field_rows, linearity_rows, measured
+from scorelens.benchmark.walks import Walks, field_rows, linearity_rows, measured
 from scorelens.data import load_images
 from scorelens.data.images import ImageSet
 from scorelens.files import atomic_file

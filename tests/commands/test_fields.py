@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import scorelens
+from scorelens.benchmark.walks import chosen_levels
 from scorelens.cli import main
-from scorelens.commands.sensitivity import chosen_levels
 
 
 @pytest.fixture(autouse=True)

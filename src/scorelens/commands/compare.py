@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from scorelens.benchmark.comparison import Sampled, agreement, originality, sampled, single_steps
-from scorelens.commands.models import build_spec
+from scorelens.benchmark.models import build_spec
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import DENOISERS

@@ -11,7 +11,7 @@ import torch
 
 from scorelens import timings
 from scorelens.benchmark.comparison import sampled
-from scorelens.commands.models import build_spec
+from scorelens.benchmark.models import build_spec
 from scorelens.commands.plans import phase_table, plans, tell_plans
 from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet, to_uint8

@@ -7,26 +7,25 @@ the noise vanishes; the optimal one teleports them to the nearest training image
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from scorelens import progress
-from scorelens.commands.models import build_model
+from scorelens.benchmark.models import build_model
+from scorelens.benchmark.voids import Pictured, denoised
 from scorelens.commands.run_folder import choose_device, noise_record, run_folder
 from scorelens.data.images import ImageSet
-from scorelens.metrics import mse, novelty, summary
+from scorelens.metrics import novelty
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.figures import Row, labelled_rows
 from scorelens.report.tables import markdown
 from scorelens.report.voids import void_curves
-from scorelens.types import Denoiser, ScorelensError
+from scorelens.types import ScorelensError
 
 SHOWN = 10  # noise levels in the picture
-Pictured = dict[str, list[Tensor]]  # by model: its predictions of one image, by noise level
 
 
 def voids(images: ImageSet, test: ImageSet, models: Sequence[str] = ("optimal", "wiener", "locality"), *, num: int = 64,
@@ -61,17 +60,6 @@ def voids(images: ImageSet, test: ImageSet, models: Sequence[str] = ("optimal", 
     print(f"{error_table(rows)}\n\nMSE of one step on held-out images; pictures: {run.final / 'curves.png'}, "
           f"{run.final / 'teleporting.png'}")
     return run.final
-
-
-@torch.no_grad()
-def denoised(models: Mapping[str, Denoiser], x0: Tensor, noise: Tensor, sigmas: Sequence[float], shown: int,
-             pictured: Pictured) -> Iterator[dict[str, Any]]:
-    """The error of each model at each level; `pictured` gets its predictions of one image."""
-    for name, model in models.items():
-        asking = ((sigma, model(x0 + sigma * noise, sigma)) for sigma in sigmas)
-        for sigma, x0_hat in progress.steps(asking, name, len(sigmas)):
-            pictured.setdefault(name, []).append(x0_hat[shown].cpu())
-            yield {"model": name, "sigma": sigma, "mse": summary(mse(x0_hat, x0))}
 
 
 def error_table(rows: Sequence[Mapping[str, Any]]) -> str:

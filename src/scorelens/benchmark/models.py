@@ -1,4 +1,4 @@
-"""Denoisers and networks by one kind of name, for commands that take both."""
+"""Denoisers and networks by one kind of name, for whoever takes both."""
 
 from __future__ import annotations
 
