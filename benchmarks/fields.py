@@ -15,14 +15,12 @@ from typing import Any
 
 from scorelens.benchmark.environment import environment
 from scorelens.benchmark.fields import wiener_fields
-from scorelens.benchmark.walks import Walks, field_rows, linearity_rows, measured
+from scorelens.benchmark.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
 from scorelens.data import load_images
-from scorelens.data.images import ImageSet
 from scorelens.files import atomic_file
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import zoo_names
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.sensitivity import Pixel
 from scorelens.statistics import fit_gaussian
 
 RESULTS = Path(__file__).parent / "results" / "fields.jsonl"
@@ -48,12 +46,6 @@ def measure(dataset: str) -> list[dict[str, Any]]:
         probed |= {(name, row["sigma"]): row for row in linearity_rows(name, models, walks)}
     shared = {"dataset": dataset, "fingerprint": images.fingerprint, "num": NUM, "commit": environment()["commit"]}
     return [{**row, **probed.get((row["model"], row["sigma"]), {}), **shared} for row in rows]
-
-
-def nine_pixels(images: ImageSet) -> list[Pixel]:
-    """A grid of output pixels, at a quarter, half and three quarters of each side."""
-    _, h, w = images.shape
-    return [(h * i // 4, w * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)]
 
 
 def main(wanted: list[str]) -> None:

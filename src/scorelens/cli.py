@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from scorelens import __version__, progress
+from scorelens.commands.bench import bench_list, bench_report, bench_run
 from scorelens.commands.calibrate import calibrate
 from scorelens.commands.compare import compare
 from scorelens.commands.data import info, list_sources, spectra
@@ -35,6 +36,7 @@ class Command:
     function: Callable[..., Any]
     example: str
     data: Literal["flag", "positional", "none"] = "none"
+    first: str = ""  # the parameter that needs no flag, and comes first
 
 
 COMMANDS = {
@@ -53,6 +55,9 @@ COMMANDS = {
                        data="flag"),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
                          "--denoiser ls --num 8", data="flag"),
+    "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names"),
+    "bench list": Command(bench_list, "scorelens bench list"),
+    "bench report": Command(bench_report, "scorelens bench report runs/bench-digits", first="folder"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
@@ -79,8 +84,8 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
     except KeyboardInterrupt:
-        print("scorelens: interrupted; nothing half-written is left (train and calibrate go on with the same command)",
-              file=sys.stderr)
+        print("scorelens: interrupted; nothing half-written is left (train, calibrate and bench go on with the same "
+              "command)", file=sys.stderr)
         return 130
     return 2
 
@@ -146,7 +151,7 @@ def _parser(name: str, argv: list[str]) -> _Parser:
             group.add_argument("--data", required=True, **where)
         _add_flags(group, load_images, rename=DATA_FLAGS)
     own = parser.add_argument_group("options")
-    _add_flags(own, command.function)
+    _add_flags(own, command.function, first=command.first)
     own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
     own.add_argument("-h", "--help", action="store_true", help="show this and exit")
     if "denoiser" in _flags(command.function):
@@ -216,7 +221,7 @@ def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
-               rename: Mapping[str, str] = types.MappingProxyType({})) -> None:
+               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "") -> None:
     """One flag for each parameter: its name, type and default from the signature, its help from the docstring."""
     hints, helps = get_type_hints(function if inspect.isfunction(function) else function.__init__), _helps(function)
     for name, parameter in _flags(function).items():
@@ -231,7 +236,10 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
             item = _list_item(hint)
             how |= {"type": lambda text, h=item or hint: _convert(text, h), "nargs": "+" if item else None,
                     "metavar": _metavar(item or hint, flag)}
-        group.add_argument(f"--{prefix}{flag.replace('_', '-')}", **how)
+        if name == first:
+            group.add_argument(name, **{key: value for key, value in how.items() if key not in ("dest", "required")})
+        else:
+            group.add_argument(f"--{prefix}{flag.replace('_', '-')}", **how)
 
 
 def _members(hint: Any) -> list[Any]:
@@ -289,7 +297,8 @@ def _helps(function: Callable[..., Any]) -> dict[str, str]:
 
 def _usage(name: str) -> str:
     where = {"flag": " --data SOURCE", "positional": " SOURCE", "none": ""}[COMMANDS[name].data]
-    return f"scorelens {name}{where} [options]"
+    first = f" {COMMANDS[name].first.upper()}" if COMMANDS[name].first else ""
+    return f"scorelens {name}{where}{first} [options]"
 
 
 def _overview() -> str:

@@ -7,7 +7,7 @@ step has come), and neither knows nor cares whether anyone is looking.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -53,6 +53,16 @@ def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
                 yield item
         finally:
             _steps.reset(token)
+
+
+def weighted(items: Sequence[T], label: str, weights: Sequence[float]) -> Iterator[T]:
+    """Like `track` for items of very unequal length: the estimate goes by their weights."""
+    with tqdm(desc=label, total=sum(weights), disable=not _shown.get(), **_manners(),
+              bar_format="{l_bar}{bar}|{postfix} [{elapsed}<{remaining}]") as bar:
+        for done, (item, weight) in enumerate(zip(items, weights, strict=True), start=1):
+            yield item
+            bar.set_postfix_str(f"{done}/{len(items)}", refresh=False)
+            bar.update(weight)
 
 
 def _manners() -> dict[str, Any]:

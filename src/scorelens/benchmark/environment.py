@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+STATUS = Path("/proc/self/status")  # of Linux
 PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers")
 
 
@@ -27,13 +28,24 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def peak_memory() -> int | None:
-    """The largest resident memory of this process so far, in bytes; None where the system does not tell."""
+    """The largest resident memory of this process, in bytes, since it began or since `reset_peak_memory`, where the
+    system can forget; None where it does not tell."""
+    if STATUS.exists():
+        return int(next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
     try:
         import resource
     except ImportError:  # Windows
         return None
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak if sys.platform == "darwin" else peak * 1024
+
+
+def reset_peak_memory() -> None:
+    """Forget the largest memory so far, where the system can: Linux does."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return  # peaks are then those of the whole process
 
 
 def _version(package: str) -> str | None:

@@ -99,3 +99,9 @@ def chosen_levels(sigmas: Sequence[float], count: int) -> list[int]:
     """Which steps of a trajectory are measured: `count` of them, evenly spread from first to last."""
     count = min(count, len(sigmas))
     return sorted({round(k * (len(sigmas) - 1) / max(1, count - 1)) for k in range(count)})
+
+
+def nine_pixels(images: ImageSet) -> list[Pixel]:
+    """A grid of output pixels, at a quarter, half and three quarters of each side."""
+    _, h, w = images.shape
+    return [(h * i // 4, w * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)]
