@@ -106,8 +106,7 @@ def _radii(some: Float[Tensor, "b d"], start: int, centres: Float[Tensor, "m d"]
     """Squared distance of centres start, start + 1, ... to the k-th nearest other one."""
     distances, scale = expanded_distances(some, centres)  # [b, m]
     distances.diagonal(start).fill_(torch.inf)  # itself
-    limit = distances.kthvalue(k, dim=1, keepdim=True).values
-    refine_(distances, some, centres, scale + limit, limit)
+    refine_(distances, some, centres, scale, distances.kthvalue(k, dim=1, keepdim=True).values)
     return distances.kthvalue(k, dim=1, keepdim=True).values
 
 

@@ -67,7 +67,7 @@ def measure_cell(cell: Cell, place: Place) -> Found:
     noise = seeded_noise(images.shape, range(cell.seed, cell.seed + cell.num), device=place.device)
     found = KINDS[cell.kind](cell, place, images, noise)
     digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
-    record = {"data": images.describe(), "reference": place.network(cell.reference, images).describe(),
+    record = {"data": images.describe(), "network": place.network(cell.reference, images).describe(),
               "noise": {"seeds": [cell.seed, cell.seed + cell.num - 1], "hash": digest}}
     return Found({**record, **found.row}, found.pictures)
 

@@ -9,8 +9,8 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ def carry_out(cell: Cell, folder: Path, place: Place) -> dict[str, Any]:
     except Exception as error:  # whatever went wrong is that cell's result; the others are not to blame
         found = Found({"failed": f"{type(error).__name__}: {error}" if not isinstance(error, ScorelensError)
                        else str(error)})
-    row = {"cell": cell.key, **asdict(cell), "started": started, **found.row,
+    row = {"cell": cell.key, **asdict(cell), "source": cell.data, "started": started, **found.row,
            "seconds": time.perf_counter() - clock, "peak_memory_bytes": peak_memory(),
            "environment": environment(place.device)}
     if found.pictures:
@@ -72,6 +72,13 @@ def carry_out(cell: Cell, folder: Path, place: Place) -> dict[str, Any]:
         with atomic_file(folder / row["pictures"]) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **found.pictures)
     return row
+
+
+def cell_of(row: Mapping[str, Any]) -> Cell:
+    """The cell that a row came from."""
+    source, options = row["source"]
+    given = {field.name: row[field.name] for field in fields(Cell) if field.name != "data"}
+    return Cell(data=(source, tuple((key, value) for key, value in options)), **given)
 
 
 def picture_name(cell: Cell) -> str:

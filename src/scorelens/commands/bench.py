@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from scorelens.benchmark.cells import Place
+from scorelens.benchmark.results import Results
 from scorelens.benchmark.run import ROWS, read_rows, run_cells
 from scorelens.benchmark.specs import DATASETS, PRESETS, Cell, cells_of
 from scorelens.commands.run_folder import choose_device, resumable_folder
@@ -79,9 +81,14 @@ def bench_report(folder: Path) -> Path:
 
 
 def write_report(folder: Path) -> Path:
+    """The page of the rows that are there, and how to get them again."""
     from scorelens.report.bench import write_bench
 
-    return write_bench(read_rows(folder / ROWS), folder)
+    config = json.loads((folder / "bench.json").read_text())
+    own = tuple(config["own"]) if config["own"] else None
+    repeat = " ".join(["scorelens bench run", *config["names"], "--scale", config["scale"],
+                       *(["--data", own[0], "--reference", own[2]] if own else [])])
+    return write_bench(Results(read_rows(folder / ROWS), config["scale"], own), folder, repeat)
 
 
 def chosen_cells(names: Sequence[str], scale: str, own: tuple[str, dict[str, Any], str] | None) -> list[Cell]:
