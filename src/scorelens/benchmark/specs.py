@@ -79,7 +79,7 @@ class Preset:
 
     title: str
     question: str
-    paper: str  # label of the table or figure in the paper; empty for ours
+    paper: str  # where the paper has it, and under which label; empty for ours
     datasets: Sequence[str]
     methods: Sequence[str]  # denoisers with options, or networks: {reference}, or of the zoo
     kind: Kind = "samples"
@@ -90,19 +90,19 @@ class Preset:
 PRESETS = {
     "table1": Preset("How well each formula predicts a trained network",
                      "Which closed-form denoiser comes closest to the samples of a trained network?",
-                     "tab:metrics-comparison", ("digits", "leaves", *MAIN), TABLE),
+                     "Table 1 (tab:metrics-comparison)", ("digits", "leaves", *MAIN), TABLE),
     "table-appendix": Preset("The same on two more datasets", "Does the order hold on other data?",
-                             "tab:metrics-comparison-2", APPENDIX, TABLE),
+                             "appendix (tab:metrics-comparison-2)", APPENDIX, TABLE),
     "novelty": Preset("Distance to the training data", "Do the methods make new images, or repeat the data?",
-                      "tab:l2-distance-comparison", EVERY, TABLE),
-    "runtime": Preset("Time of a sample", "What does each method cost?", "tab:runtime-comparison", EVERY, TABLE,
-                      num="runtime"),
+                      "appendix (tab:l2-distance-comparison, fig:l2_distance_to_the_dataset)", EVERY, TABLE),
+    "runtime": Preset("Time of a sample", "What does each method cost?", "appendix (tab:runtime-comparison)", EVERY,
+                      TABLE, num="runtime"),
     "dynamics": Preset("Along the trajectory", "At which noise levels do the predictions part?",
-                       "fig:metrics_trajectory_mse", EVERY, TABLE),
-    "threshold": Preset("The threshold of locality", "How large should the masks be?", "tab:ablation-metrics", EVERY,
-                        tuple(f"locality:threshold={t}" for t in THRESHOLDS), num="ablations", limited=True),
+                       "appendix (fig:metrics_trajectory_mse, fig:generative_trajectory)", EVERY, TABLE),
+    "threshold": Preset("The threshold of locality", "How large should the masks be?",
+                        "appendix (tab:ablation-metrics)", EVERY, tuple(f"locality:threshold={t}" for t in THRESHOLDS), num="ablations", limited=True),
     "low-rank": Preset("Covariances of low rank", "Is it enough to keep the leading components?",
-                       "tab:energy-cutoff-ablation", EVERY,
+                       "appendix (tab:energy-cutoff-ablation)", EVERY,
                        ("locality:threshold={threshold}",
                         *(f"locality:threshold={{threshold}},energy={e}" for e in ENERGIES[1:]),
                         "wiener", *(f"wiener:energy={e}" for e in ENERGIES[1:])), num="low_rank", limited=True),
@@ -111,18 +111,19 @@ PRESETS = {
                       ("locality:threshold={threshold}",
                        *(f"locality:threshold={{threshold}},softmax=batch-mean,softmax_batch={b}"
                          for b in SOFTMAX_BATCHES)), num="ablations", limited=True),
-    "voids": Preset("Between the training images", "What happens to an image that was held out?", "fig:gen_zone",
-                    ("digits", "mnist", "fashion-mnist", "cifar10"),
+    "voids": Preset("Between the training images", "What happens to an image that was held out?",
+                    "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
                     ("{reference}", "optimal", "wiener", "locality:threshold={threshold}"), "voids", "voids", True),
     "sensitivity": Preset("Where the networks look", "Is a network's field a row of the Wiener filter?",
-                          "fig:sensitivity_diff_arch", EVERY, ("{reference}", "wiener"), "fields", "fields"),
+                          "Figure 2 (fig:sensitivity_diff_arch)", EVERY, ("{reference}", "wiener"), "fields", "fields"),
     "architectures": Preset("Other networks on the same data", "Do architectures agree, and with whom?",
-                            "fig:sensitivity_diff_arch", ("digits", "cifar10"),
+                            "Figure 2 (fig:sensitivity_diff_arch)", ("digits", "cifar10"),
                             ("{data}-unet-x0", "{data}-dit-x0")),
-    "self-attention": Preset("With and without self-attention", "Does self-attention matter?", "sec:ablation_sa",
-                             ("digits",), ("{data}-unet", "{data}-unet-attention"), "quality", "quality"),
+    "self-attention": Preset("With and without self-attention", "Does self-attention matter?",
+                             "appendix (sec:ablation_sa)", ("digits",),
+                             ("{data}-unet", "{data}-unet-attention"), "quality", "quality"),
     "manipulation": Preset("The W experiment", "Does the field follow the data's correlations?",
-                           "fig:maniulating_sensitivity", ("leaves",),
+                           "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
                            ("{data}-unet", "{data}-w01-unet", "{data}-w05-unet"), "marks", "fields"),
 }
 

@@ -82,7 +82,7 @@ def _plain(cell: Cell | str) -> str:
 def _summary(results: Results) -> str:
     rows = [row for row in results.rows if "failed" not in row]
     datasets = list(dict.fromkeys(row["dataset"] for row in rows))
-    return (f"{len(rows)} measurements on {len(datasets)} datasets ({', '.join(datasets)}), at the scale "
+    return (f"{len(rows)} measurements on {', '.join(datasets)}, at the scale "
             f"“{results.scale}”; the numbers of the paper (Lukoianov et al., NeurIPS 2025) beside ours.")
 
 

@@ -56,14 +56,14 @@ def samples(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
 
 
 def novelty_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _path_curves(results, preset, to, "novelty", "distance to the nearest training image",
+    yield from _path_curves(results, preset, to, "novelty", "distance to the data",
                             "Mean squared distance of each prediction of x0 to the nearest training image, along the "
                             "trajectory")
 
 
 def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """The difference of predictions along the trajectory, and what they look like."""
-    yield from _path_curves(results, preset, to, "mse", "MSE to the network's prediction",
+    yield from _path_curves(results, preset, to, "mse", "MSE to the network",
                             "Mean squared difference of the predictions of x0 to the network's, each on its own "
                             "trajectory; bands are one standard deviation over samples")
     for dataset, rows in results.of(preset).items():
@@ -183,6 +183,8 @@ def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: s
                 _curve(axes, sigmas, [point["reference_novelty"] for point in rows[0]["path"]], "C9", "the network")
             axes.set_xscale("log")
             axes.invert_xaxis()
+            if key == "mse":
+                axes.set_yscale("log")
             axes.set(xlabel="noise level σ, falling", ylabel=ylabel)
         _legend(figure, panels)
         figure.savefig(path, dpi=160)
