@@ -1,9 +1,13 @@
+from functools import partial
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
 
 import scorelens
 from scorelens.data.images import ImageSet
+from scorelens.sampling import SAMPLERS, gradient_estimation
 from tests.ground_truth.cases import image_set
 
 
@@ -92,23 +96,72 @@ def test_trajectory_is_a_generator_that_can_be_stopped(digits):
     assert len(calls) == 1
 
 
-def test_heun_converges_faster_than_euler():
-    """On Gaussian data dz/dsigma is linear: component k of z - mu goes with sqrt(lambda^2 + sigma^2), exactly."""
+def gaussian_flow_error(sampler, n, top=5.0, low=0.1):
+    """What n steps of a sampler on a geometric grid miss of the exact flow: on Gaussian data dz/dsigma is linear, and
+    component k of z - mu goes with sqrt(lambda^2 + sigma^2)."""
     images = image_set("smooth", 60)
     stats = scorelens.fit_gaussian(images)
-    model = scorelens.build_denoiser("wiener", images)
-    noise = scorelens.seeded_noise(images.shape, range(2), dtype=torch.float64)
-    top, low = 5.0, 0.1
-    exact_start = ((noise * (1 + top**2) ** 0.5).flatten(1) - stats.mean) @ stats.eigenvectors
-    exact = exact_start * ((stats.eigenvalues + low**2) / (stats.eigenvalues + top**2)).sqrt()
+    z = scorelens.seeded_noise(images.shape, range(2), dtype=torch.float64) * (1 + top**2) ** 0.5
+    factor = ((stats.eigenvalues + low**2) / (stats.eigenvalues + top**2)).sqrt()
+    steps = list(sampler(scorelens.build_denoiser("wiener", images), z, np.geomspace(top, low, n + 1).tolist(), False))
+    start, end = ((step.z.flatten(1) - stats.mean) @ stats.eigenvectors for step in (steps[0], steps[-1]))
+    return end - start * factor
 
-    def error(method, n):
-        sigmas = np.geomspace(top, low, n + 1)
-        steps = list(scorelens.trajectory(model, noise, sigmas, method=method, clip=False))
-        return ((steps[-1].z.flatten(1) - stats.mean) @ stats.eigenvectors - exact).abs().max().item()
 
-    assert error("euler", 40) / error("euler", 80) == pytest.approx(2, rel=0.15)  # first order
-    assert error("heun", 40) / error("heun", 80) == pytest.approx(4, rel=0.25)  # second order
+def gain(sampler):
+    """By how much the error falls with twice the steps: 2 at first order, 4 at second."""
+    return (gaussian_flow_error(sampler, 40).abs().max() / gaussian_flow_error(sampler, 80).abs().max()).item()
+
+
+def test_heun_converges_faster_than_euler():
+    assert gain(SAMPLERS["euler"]) == pytest.approx(2, rel=0.15)
+    assert gain(SAMPLERS["heun"]) == pytest.approx(4, rel=0.25)
+
+
+def test_gradient_estimation_by_its_definition():
+    """Permenter & Yuan's algorithm with mu = 0, all gradients kept; the final image is clipped, the steps never."""
+    images = image_set("smooth", 40)
+    optimal = scorelens.build_denoiser("optimal", images)
+    model = lambda z, sigma: 3 * optimal(z, sigma)  # noqa: E731  (it leaves [-1, 1], so that clipping would show)
+    noise, sigmas = scorelens.seeded_noise(images.shape, range(3), dtype=torch.float64), [6.0, 2.5, 1.4, 0.5, 0.3]
+    states, gradients = [noise * 37**0.5], []
+    for k, sigma in enumerate(sigmas):
+        gradients.append((states[k] - model(states[k], sigma)) / sigma)
+        average = 2 * gradients[k] - gradients[k - 1] if k > 0 else gradients[0]
+        states.append(states[k] + ([*sigmas, 0.0][k + 1] - sigma) * average)
+    for clip in (True, False):
+        result = scorelens.sample(model, noise, sigmas, method="gradient-estimation", clip=clip)
+        assert [step.sigma for step in result.steps] == sigmas
+        for step, (z, z_next) in zip(result.steps, pairwise(states), strict=True):
+            torch.testing.assert_close(step.z, z, rtol=1e-12, atol=1e-12)
+            torch.testing.assert_close(step.x0_hat, model(step.z, step.sigma), rtol=0, atol=0)
+            torch.testing.assert_close(step.z_next, z_next, rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(result.images, states[-1].clamp(-1, 1) if clip else states[-1])
+
+
+def test_gradient_estimation_with_gamma_1_is_euler():
+    images = image_set("smooth", 40)
+    model, sigmas = scorelens.build_denoiser("optimal", images), scorelens.ddim_sigmas(8).tolist()
+    z = sigmas[0] * scorelens.seeded_noise(images.shape, range(3), dtype=torch.float64)
+    ours, plain = gradient_estimation(model, z, sigmas, False, gamma=1), SAMPLERS["euler"](model, z, sigmas, False)
+    for step, other in zip(ours, plain, strict=True):
+        torch.testing.assert_close(step.z_next, other.z_next, rtol=1e-10, atol=1e-10)
+
+
+def test_gradient_estimation_beats_euler_at_few_steps():
+    for n in (5, 8):
+        errors = [gaussian_flow_error(SAMPLERS[name], n).norm() for name in ("gradient-estimation", "euler")]
+        assert errors[0] < 0.65 * errors[1]
+
+
+def test_gradient_estimation_is_of_first_order_and_errs_opposite_to_euler():
+    """2 eps_k - eps_{k-1} is the slope a whole step ahead, Euler's the one at its start, right is half a step ahead:
+    only the mean of both errors, and gamma = 3/2, are of second order."""
+    ours, plain = SAMPLERS["gradient-estimation"], SAMPLERS["euler"]
+    assert gain(ours) == pytest.approx(2, rel=0.15)
+    assert gain(partial(gradient_estimation, gamma=1.5)) == pytest.approx(4, rel=0.1)
+    half = (gaussian_flow_error(ours, 80) + gaussian_flow_error(plain, 80)) / 2
+    assert half.norm() < 0.05 * gaussian_flow_error(plain, 80).norm()
 
 
 def test_a_final_zero_may_be_given(digits):

@@ -49,7 +49,7 @@ def limits(row: Row) -> str:
     for part in row["method"].partition(":")[2].split(","):
         if part.startswith("images_limit="):
             count = min(count, int(part.partition("=")[2]))
-    return f"{row['num']} samples, {count:,} images"
+    return f"{row['num']} sample{'s' * (row['num'] != 1)}, {count:,} images"
 
 
 def option(row: Row, name: str) -> float | None:

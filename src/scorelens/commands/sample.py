@@ -27,7 +27,8 @@ SHOWN_STEPS = 10
 
 
 def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
-           num: int = 16, steps: int = 10, seed: int = 0, sampler: Literal["ddim", "euler", "heun"] = "ddim",
+           num: int = 16, steps: int = 10, seed: int = 0,
+           sampler: Literal["ddim", "euler", "heun", "gradient-estimation"] = "ddim",
            device: str = "auto", dry_run: bool = False, profile: bool = False, out: Path | None = None) -> Path | None:
     """Sample images from a closed-form denoiser of the data; returns the folder of the results.
 
@@ -36,7 +37,7 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
         num: number of images.
         steps: number of noise levels, on the paper's grid.
         seed: the noise of image k is drawn from seed + k.
-        sampler: ddim (diffusers' defaults), or euler or heun without clipping.
+        sampler: ddim (diffusers' defaults), or a solver of dz/dsigma: euler, heun, gradient-estimation.
         device: auto, cuda, mps or cpu.
         dry_run: only tell the plan of each step and the time and memory it will take.
         profile: tell where the time went.
