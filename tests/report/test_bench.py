@@ -1,0 +1,112 @@
+"""The report of a benchmark, from rows of a run in miniature."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import scorelens
+from scorelens.benchmark import specs
+from scorelens.benchmark.cells import Place
+from scorelens.benchmark.results import Results
+from scorelens.benchmark.run import ROWS, read_rows, run_cells
+from scorelens.benchmark.specs import PRESETS, cells_of
+from scorelens.report.bench import write_bench
+from scorelens.report.bench_figures import FIGURES
+from scorelens.report.bench_views import VIEWS
+from scorelens.report.tables import comma_separated, latex
+from tests.browser import chromium, inspect
+
+HOSTILE = "npz:<script>alert(1)</script> & \"quoted\" $x_1$ #%.npz"
+SMALL = specs.Scale(tables=3, runtime=3, ablations=3, low_rank=3, voids=3, fields=2, quality=6)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """All presets on digits with a few samples, and one's own data under a name that means harm."""
+    folder = tmp_path_factory.mktemp("bench")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(specs.SCALES, "cpu", SMALL)
+        cells = [cell for preset in PRESETS for cell in cells_of(preset, datasets=["digits"])]
+        list(run_cells([replace(cell, steps=3) for cell in dict.fromkeys(cells)], folder, Place(torch.device("cpu"))))
+        results = Results(read_rows(folder / ROWS))
+        write_bench(results, folder, "scorelens bench run digits")
+        yield folder, results
+
+
+def test_every_preset_has_a_view():
+    assert set(VIEWS) == set(PRESETS) and set(FIGURES) < set(PRESETS)
+
+
+def test_the_page_holds_every_preset_that_ran(run):
+    folder, results = run
+    assert not results.failed
+    page = (folder / "report.html").read_text()
+    for name, preset in PRESETS.items():
+        assert (preset.title in page) == bool(results.of(name)), name
+    assert "scorelens bench run digits" in page and "src=\"http" not in page
+    assert page.count("<img") == len(list((folder / "figures").glob("*.png"))) > 8
+
+
+def test_tables_are_written_in_three_formats(run):
+    folder, _ = run
+    for name in ("table1", "novelty", "threshold", "low-rank", "low-rank-2", "softmax"):
+        texts = [(folder / "tables" / f"{name}{suffix}").read_text() for suffix in (".md", ".tex", ".csv")]
+        header, *lines = list(csv.reader(texts[2].splitlines()))
+        assert all(len(line) == len(header) for line in lines) and lines
+        assert texts[1].count(r"\\") == len(lines) + 1
+        assert texts[0].count("\n|") == len(lines) + 2
+    for suffix in (".png", ".pdf"):
+        assert (folder / "figures" / f"softmax{suffix}").stat().st_size > 1000
+
+
+def test_numbers_of_the_table_are_those_of_the_rows(run):
+    folder, results = run
+    rows = {row["method"]: row for row in results.of("table1")["digits"]}
+    with (folder / "tables" / "table1.csv").open() as file:
+        table = {line["method"]: line for line in csv.DictReader(file)}
+    assert table["wiener"]["r2"].startswith(f"{rows['wiener']['r2']['mean']:.3f} ± ")
+    assert table["another seed"]["MSE"] == "{mean:.3f} ± {std:.3f}".format(**rows["another seed"]["mse"])
+
+
+def test_ones_own_data_are_escaped(tmp_path):
+    images = scorelens.load_images("digits", limit=60).pixels[:, 0]
+    source = tmp_path / HOSTILE.removeprefix("npz:").replace("/", "|")
+    np.savez(source, images=images)
+    own = (f"npz:{source}", {}, "digits-unet")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(specs.SCALES, "cpu", SMALL)
+        cells = [replace(cell, steps=2) for cell in cells_of("table1", own=own) if cell.method in ("wiener", "optimal")]
+        list(run_cells(cells, tmp_path, Place(torch.device("cpu"))))
+        results = Results(read_rows(tmp_path / ROWS), own=own)
+        assert not results.failed and len(results.of("table1")) == 1
+        page = write_bench(results, tmp_path, f"--data {source}").read_text()
+        assert "<script" not in page and "&lt;script" in page
+        assert all(name.stem.replace("-", "").replace("_", "").isalnum() for name in (tmp_path / "figures").iterdir())
+    (tex,) = (tmp_path / "tables").glob("table1.tex")
+    assert r"\$x\_1\$ \#\%" in tex.read_text()
+
+
+def test_a_failed_cell_is_told(tmp_path):
+    row = {"cell": "samples digits: wiener, 128 samples", "dataset": "digits", "failed": "no <memory>", "seconds": 1,
+           "peak_memory_bytes": 1, "environment": {"versions": {}, "device": "cpu"}}
+    page = write_bench(Results([row]), tmp_path, "").read_text()
+    assert "What failed" in page and "no &lt;memory&gt;" in page
+
+
+def test_formats_keep_to_their_rules():
+    rows = [["a & b", '1 "2", 3'], ["50 %", "{x}_y^2~\\z"]]
+    assert list(csv.reader(comma_separated(["n", "m"], rows).splitlines())) == [["n", "m"], *rows]
+    assert r"a \& b & 1" in latex(["n", "m"], rows)
+    assert r"\{x\}\_y\textasciicircum{}2\textasciitilde{}\textbackslash{}z" in latex(["n", "m"], rows)
+
+
+@pytest.mark.skipif(chromium() is None, reason="needs a browser: install chromium or google-chrome")
+@pytest.mark.parametrize("width", [400, 1400])
+def test_the_page_in_a_browser(run, width):
+    folder, _ = run
+    seen = inspect(folder / "report.html", width)
+    assert seen["errors"] == [] and seen["missing"] == [] and seen["images"] > 8
+    assert seen["scrollWidth"] <= seen["innerWidth"] == width
