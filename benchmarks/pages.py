@@ -8,10 +8,11 @@ from typing import Any
 
 from benchmarks.fields_page import fields_page
 from benchmarks.methods_page import methods_page
+from benchmarks.results_page import readme_table, results_page
 from benchmarks.rows import DOCS, ROOT, rows_of
 from scorelens.report.tables import markdown
 
-MARKS = ("<!-- written by benchmarks/pages.py from benchmarks/results/demo.jsonl -->", "<!-- end -->")
+MARKS = "<!-- written by benchmarks/pages.py from benchmarks/results/{}.jsonl -->", "<!-- end -->"
 LIMITS = {"cifar10": 3e9, "celeba": 12e9}
 INTRODUCTION = """# Performance
 
@@ -157,10 +158,13 @@ def demo_table(rows: list[dict[str, Any]]) -> str:
     return markdown(["predicts the U-Net's samples", "r2", "95 % interval", "novelty", "memorized"], cells)
 
 
-def with_demo_table(readme: str, rows: list[dict[str, Any]]) -> str:
-    """The README with its table between the two marks."""
-    before, _, rest = readme.partition(MARKS[0])
-    return f"{before}{MARKS[0]}\n{demo_table(rows)}\n{MARKS[1]}{rest.partition(MARKS[1])[2]}"
+def with_tables(readme: str) -> str:
+    """The README with each of its tables between two marks."""
+    for name, table in (("demo", demo_table), ("bench", readme_table)):
+        begin, end = MARKS[0].format(name), MARKS[1]
+        before, _, rest = readme.partition(begin)
+        readme = f"{before}{begin}\n{table(rows_of(name))}\n{end}{rest.partition(end)[2]}"
+    return readme
 
 
 if __name__ == "__main__":
@@ -168,4 +172,5 @@ if __name__ == "__main__":
     (DOCS / "zoo.md").write_text(zoo_page(zoo_cards()))
     (DOCS / "methods.md").write_text(methods_page(rows_of("methods")))
     (DOCS / "sensitivity.md").write_text(fields_page())
-    (ROOT / "README.md").write_text(with_demo_table((ROOT / "README.md").read_text(), rows_of("demo")))
+    (DOCS / "results.md").write_text(results_page(rows_of("bench")))
+    (ROOT / "README.md").write_text(with_tables((ROOT / "README.md").read_text()))

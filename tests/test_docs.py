@@ -1,15 +1,23 @@
 """What the documents say comes from committed rows."""
 
+import hashlib
+import random
 from pathlib import Path
 
+import pytest
+import torch
 from benchmarks.fields_page import fields_page
 from benchmarks.methods_page import methods_page
-from benchmarks.pages import performance_page, with_demo_table, zoo_cards, zoo_page
+from benchmarks.pages import performance_page, with_tables, zoo_cards, zoo_page
+from benchmarks.results_page import results_page
+from benchmarks.rows import RESULTS
 from benchmarks.rows import rows_of as rows
 from benchmarks.zoo import ZOO
 
 from scorelens import DENOISERS
+from scorelens.benchmark.cells import Place, measure_cell
 from scorelens.benchmark.fields import MARK_VISIBLE, visible_by_network
+from scorelens.benchmark.run import cell_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -75,9 +83,39 @@ def test_fields_of_networks_trained_on_x0_match_the_wiener_filter():
             assert sum(cosines) / len(cosines) > 0.9, (model, sigma)
 
 
-def test_the_readmes_table_is_written_from_the_demos_rows():
+def test_the_readmes_tables_are_written_from_rows():
     readme = (ROOT / "README.md").read_text()
-    assert "| optimal" in readme and with_demo_table(readme, rows("demo")) == readme, "run python -m benchmarks.pages"
+    assert "| optimal" in readme and "| digits " in readme and with_tables(readme) == readme, \
+        "run python -m benchmarks.pages"
+
+
+def test_the_page_of_results_is_written_from_its_rows():
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(rows("bench")), "run python -m benchmarks.pages"
+
+
+def test_three_committed_rows_come_out_again():
+    """Which ones depends on the file: whoever edits a number cannot know whether it will be measured anew."""
+    digits = [row for row in rows("bench") if row["dataset"] == "digits"]
+    dice = random.Random(hashlib.sha256((RESULTS / "bench.jsonl").read_bytes()).hexdigest())
+    for row in dice.sample(digits, 3):
+        found = measure_cell(cell_of(row), Place(torch.device("cpu"))).row
+        assert set(found) <= set(row) and found["noise"] == row["noise"] and found["data"] == row["data"], row["cell"]
+        for key in ("r2", "mse", "novelty_mse", "path", "levels", "fields", "precision", "recall"):
+            if key in found:
+                assert leaves(found[key]) == pytest.approx(leaves(row[key]), abs=1e-3), (row["cell"], key)
+
+
+def leaves(value):
+    """All numbers in nested lists and dictionaries, in their order."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [x for item in value for x in leaves(item)] if isinstance(value, list) else [float(value)]
+
+
+def test_all_of_cifar10_is_in_the_results():
+    (row,) = (row for row in rows("bench") if row["dataset"] == "cifar10" and row["num"] >= 16 and row["limit"] is None
+              and row["method"] == "locality:threshold=0.05")
+    assert row["data"]["count"] == 50_000 and row["reference"] == "cifar10-unet" and row["seconds"] > 0
 
 
 def test_the_demo_shows_what_the_project_is_for():

@@ -57,7 +57,7 @@ COMMANDS = {
                          "--denoiser ls --num 8", data="flag"),
     "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names"),
     "bench list": Command(bench_list, "scorelens bench list"),
-    "bench report": Command(bench_report, "scorelens bench report runs/bench-digits", first="folder"),
+    "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
