@@ -27,11 +27,11 @@ INTRODUCTION = """# Results
 
 The paper's tables and figures, measured anew by `scorelens bench run all` on two CPU cores, with the small networks of
 [the zoo](zoo.md) in the place of the paper's. The paper's own numbers (Lukoianov et al., NeurIPS 2025) stand beside
-ours where it has any. Its CelebA-HQ and AFHQv2 are CelebA and the cats of AFHQ v1 here, at 32 x 32 instead of 64 x 64, so
-that differences are to be expected; what can be compared is the order of the methods.
+ours where it has any. Its CelebA-HQ and AFHQv2 are CelebA and the cats of AFHQ v1 here, at 32 x 32 instead of 64 x 64:
+differences are to be expected; what can be compared is the order of the methods.
 
-This page is written from `benchmarks/results/bench.jsonl` by `python -m benchmarks.pages`; a test holds it to that file,
-and another repeats three of its rows.
+This page is written from `benchmarks/results/bench.jsonl` by `python -m benchmarks.pages`; a test holds it to that
+file, and another repeats three of its rows.
 
 {definitions}
 """

@@ -19,7 +19,9 @@ DEFINITIONS = {
           "the raw prediction of the last step; the network is the reference",
     "MSE": "mean squared difference to the network's prediction, images in [−1, 1]",
     "novelty": "mean squared distance per pixel to the nearest training image (the paper's L2)",
-    "interval": "bootstrap over images, 95 %; orders and differences are resampled image by image on common noise",
+    "interval": "bootstrap over images, 95 %",
+    "order": "by mean r2; > where the 95 % interval of the difference, image by image on common noise, excludes zero, "
+             "≈ where it does not",
     "cosine": "between a network's mean sensitivity field and the row of the Wiener filter, over all input pixels",
     "precision, recall": "share of generated images within the ball of a real one that reaches to its third-nearest "
                          "neighbour, and the same with the roles swapped (Kynkäänniemi et al. 2019), on pixels",

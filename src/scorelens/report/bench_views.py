@@ -68,22 +68,21 @@ def agreement(results: Results, preset: str) -> Iterator[Block]:
             kept = [k for k, name in enumerate(header) if name in ("method", "r2", "MSE", "measured on")]
             header, lines = [header[k] for k in kept], [[line[k] for k in kept] for line in lines]
         yield Table(header, lines,
-                    f"{dataset}{edition}: mean ± standard deviation over samples, 95 % interval of the mean below")
+                    f"{dataset}{edition}: mean ± standard deviation over samples, 95 % interval of the mean with it")
         yield Text(list(discussion(dataset, rows)))
 
 
 def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
     """Where our order agrees with the paper's and where not, and what the batch-mean softmax does; all measured."""
     formulas = [row for row in rows if family(row["method"]) != BATCH_MEAN]
-    yield (f"Order on {dataset}: {order(formulas)}. The sign > stands where the 95 % interval of the difference, image "
-           "by image on common noise, excludes zero; ≈ where it does not.")
+    yield f"Order on {dataset}: {order(formulas)}."
     verdicts = against_paper(dataset, rows)
     if verdicts:
         groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
         for verdict in verdicts:
             groups[verdict.agrees].append(f"{verdict.better} before {verdict.worse} ({verdict.difference.mean:+.3f}, "
                                           f"{verdict.difference.low:+.3f} to {verdict.difference.high:+.3f})")
-        told = [f"Of the {len(verdicts)} pairs that the paper orders, ours agree in {len(groups[True])}"]
+        told = [f"Pairs of methods that are in the paper's order: {len(groups[True])} of {len(verdicts)}"]
         told += [f"; the other way round here: {'; '.join(groups[False])}"] if groups[False] else []
         told += [f"; undecided: {'; '.join(groups[None])}"] if groups[None] else []
         yield "".join(told) + "."
