@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
                           "metrics", "checks"},
     "report": BASE | {"data", "benchmark"},
+    "interop": BASE | {"noise", "data", "denoisers"},
 }
 EVERYTHING = {*MAY_IMPORT, "commands"}
 MAY_IMPORT |= {"commands": EVERYTHING, "cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}

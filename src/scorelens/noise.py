@@ -117,6 +117,20 @@ class DiscreteSchedule:
     def scale(self, sigma: float) -> float:
         return 1 / math.sqrt(1 + sigma ** 2)  # sqrt(a)
 
+    def sigma(self, timestep: float | Tensor) -> float:
+        """The noise level of a step, given once or [B] times; linear between two, as diffusers' schedulers do."""
+        steps = torch.as_tensor(timestep, dtype=torch.float64).flatten()
+        t, last = float(steps[0]), len(self.sigmas) - 1
+        if not (bool((steps == t).all()) and 0 <= t <= last):
+            raise ScorelensError(f"timestep must be one number from 0 to {last}, got {steps.tolist()}")
+        below = min(int(t), last - 1)
+        return float(torch.lerp(self.sigmas[below], self.sigmas[below + 1], t - below))
+
+
+def given_sigmas(sigmas: Sequence[float]) -> DiscreteSchedule:
+    """The schedule whose steps have these noise levels."""
+    return DiscreteSchedule(1 / (1 + torch.tensor(sigmas, dtype=torch.float64) ** 2), "given")
+
 
 @dataclass(frozen=True)
 class FlowSchedule:

@@ -8,7 +8,9 @@ import sys
 import time
 
 import pytest
+import torch
 
+import scorelens
 from scorelens.cli import main
 from scorelens.networks import load_network
 from scorelens.types import ScorelensError
@@ -165,3 +167,17 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     folder = tmp_path / "file" / "out"
     with pytest.raises(ScorelensError, match="cannot write to"), resumable_folder(folder, {}, "training"):
         pass
+
+
+def test_a_training_can_start_from_another_network(whole, tmp_path, capsys):
+    """With a step too small to change anything, it ends where it started; another architecture is refused."""
+    out = tmp_path / "on"
+    flags = ["--start", str(whole), "--learning-rate", "1e-30", "--precision", "float32"]
+    assert main([*COMMAND, "--epochs", "1", "--out", str(out), *flags]) == 0
+    noise = scorelens.seeded_noise((1, 8, 8), [0])
+    before, after = (load_network(folder)(noise, 1.0) for folder in (whole, out))
+    torch.testing.assert_close(after, before, atol=1e-5, rtol=0)
+    card = json.loads((out / "card.json").read_text())
+    assert card["start"]["name"] == whole.name and "the weights of" in (out / "README.md").read_text()
+    assert main([*COMMAND, "--out", str(tmp_path / "other"), "--start", str(whole), "--network", "dit"]) == 2
+    assert "another architecture" in capsys.readouterr().err

@@ -17,9 +17,19 @@ from scorelens.files import write_json
 from scorelens.networks.architectures import preset as preset_for
 from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
 from scorelens.networks.export import CARD, export_network
+from scorelens.networks.folders import load_model, open_folder
 from scorelens.networks.load import load_network
-from scorelens.networks.train import NotFiniteError, Recipe, State, check_finite, initial_state, steps_per_epoch
+from scorelens.networks.train import (
+    NotFiniteError,
+    Recipe,
+    State,
+    begin_with,
+    check_finite,
+    initial_state,
+    steps_per_epoch,
+)
 from scorelens.networks.train import train as training
+from scorelens.networks.zoo import zoo_folder
 from scorelens.noise import beta_schedule, ddim_sigmas, seeded_noise
 from scorelens.report.cards import model_card
 from scorelens.report.figures import image_grid
@@ -35,8 +45,8 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
           preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0"] = "epsilon",
           epochs: float | None = None, minutes: float | None = None, batch: int = 32,
           learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
-          precision: Literal["auto", "float32", "bfloat16"] = "auto", snapshots: int = 0, save_seconds: float = 60.0,
-          device: str = "auto", out: Path | None = None) -> Path:
+          precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,
+          save_seconds: float = 60.0, device: str = "auto", out: Path | None = None) -> Path:
     """Train a reference network on the data; the same command goes on with an interrupted training.
 
     Args:
@@ -51,6 +61,7 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
         ema: decay of the averaged weights, by default the preset's.
         seed: of the initialization, the order of the images and the noise.
         precision: auto is bfloat16 where the device computes in it, else float32.
+        start: begin with the weights of this network, a name of the zoo or a folder saved by diffusers.
         snapshots: keep the network also at 1/2, 1/4, ... of the training, so many times.
         save_seconds: time between checkpoints.
         device: auto, cuda, mps or cpu.
@@ -62,11 +73,15 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
     length = _length(epochs, minutes, sizes.epochs)
     folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{prediction}-seed{seed}").expanduser()
     config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
+    if start is not None:
+        config["start"] = {"name": Path(start).name, "weights": load_network(start).describe()["weights"]}
     with resumable_folder(folder, config, "training"):
         if (folder / CARD).exists():
             print(f"{folder} holds this network already, trained to the end")
             return folder
         job = Job(folder, images, recipe, snapshots, initial_state(images, recipe, place))
+        if start is not None:
+            begin_with(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
         job.resume()
         job.run(length, save_seconds)
         finish(job, config, place)

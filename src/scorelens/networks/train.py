@@ -84,6 +84,15 @@ def initial_state(images: ImageSet, recipe: Recipe, device: torch.device | str =
     return State(model, averaged, torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, fused=fused))
 
 
+def begin_with(state: State, trained: nn.Module) -> None:
+    """Take over the weights of another network of the same architecture."""
+    try:
+        for model in (state.model, state.averaged):
+            model.load_state_dict(trained.state_dict())
+    except RuntimeError as error:
+        raise ScorelensError("the network to start from has another architecture: its weights do not fit") from error
+
+
 def train(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
     """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, plain squared error."""
     device = next(state.model.parameters()).device

@@ -22,6 +22,7 @@ def model_card(name: str, card: Mapping[str, Any]) -> str:
                   f"{' falling to 0 along a half cosine' if card['sizes']['decay'] else ''}, dropout "
                   f"{card['dropout']:g}, averaged weights (decay {card['ema']:g}), {card['precision']}, "
                   f"seed {card['seed']}",
+        **({"began with": f"the weights of {card['start']['name']}"} if "start" in card else {}),
         "loss at the end": f"{card['loss']:.4f}",
         "made with": ", ".join(f"{package} {version}" for package, version in versions.items()),
     }
