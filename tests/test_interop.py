@@ -42,7 +42,8 @@ def solve(model, scheduler, noise, steps):
 
 SCHEDULERS = {
     "euler": (diffusers.EulerDiscreteScheduler(timestep_spacing="trailing"), (20, 80, 320)),
-    "heun": (diffusers.HeunDiscreteScheduler(beta_start=1e-4, beta_end=0.02, timestep_spacing="trailing"), (20, 80, 320)),
+    "heun": (diffusers.HeunDiscreteScheduler(beta_start=1e-4, beta_end=0.02, timestep_spacing="trailing"),
+             (20, 80, 320)),
     "dpm-solver": (diffusers.DPMSolverMultistepScheduler(timestep_spacing="trailing"), (10, 25, 60)),
 }
 

@@ -19,6 +19,7 @@ from scorelens.commands.calibrate import calibrate
 from scorelens.commands.compare import compare
 from scorelens.commands.data import info, list_sources, spectra
 from scorelens.commands.demo import demo
+from scorelens.commands.explain import explain
 from scorelens.commands.manipulation import manipulation
 from scorelens.commands.sample import sample
 from scorelens.commands.sensitivity import sensitivity
@@ -26,7 +27,7 @@ from scorelens.commands.train import train
 from scorelens.commands.voids import voids
 from scorelens.data import load_images
 from scorelens.denoisers import DENOISERS, denoiser_options
-from scorelens.types import ScorelensError, nearest_name, unknown
+from scorelens.types import CheckFailedError, ScorelensError, nearest_name, unknown
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,8 @@ COMMANDS = {
                        data="flag"),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
                          "--denoiser ls --num 8", data="flag"),
+    "explain": Command(explain, "scorelens explain digits-unet --data digits --minutes 0.2", data="flag",
+                       first="checkpoint"),
     "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names"),
     "bench list": Command(bench_list, "scorelens bench list"),
     "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
@@ -78,6 +81,9 @@ def main(argv: list[str] | None = None) -> int:
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
         print(f"scorelens: error: {error}", file=sys.stderr)
+    except CheckFailedError as error:
+        print(f"scorelens: {error}", file=sys.stderr)
+        return 1
     except BrokenPipeError:  # the reader has seen enough: scorelens ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
         return 0

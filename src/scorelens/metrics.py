@@ -3,7 +3,9 @@ per image unless a name says otherwise."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 import torch
@@ -13,6 +15,8 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import expanded_distances, nearest_images, refine_, wide_dtype
 from scorelens.types import ScorelensError, at_least_float32
+
+MEMORIZED_RATIO = 1 / 3  # of the distances to the nearest and second-nearest training image
 
 
 def r2(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
@@ -59,7 +63,7 @@ def novelty(images: Tensor, training: ImageSet) -> Novelty:
     return Novelty(found.indices[:, 0], first, first.sqrt(), ratio)
 
 
-def memorized(images: Tensor, training: ImageSet, threshold: float = 1 / 3) -> float:
+def memorized(images: Tensor, training: ImageSet, threshold: float = MEMORIZED_RATIO) -> float:
     """Share of images much closer to one training image than to any other: distance ratio below the threshold."""
     return (novelty(images, training).ratio < threshold).double().mean().item()
 
@@ -129,6 +133,16 @@ def bootstrap(values: Tensor, confidence: float = 0.95, resamples: int = 2000, s
     tail = (1 - confidence) / 2
     low, high = np.quantile(data[draws].mean(axis=1), [tail, 1 - tail])
     return Interval(float(data.mean()), float(low), float(high), confidence)
+
+
+def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval:
+    """A share and Wilson's score interval: it does not collapse where the share is 0 or 1, as a bootstrap would."""
+    if not 0 <= count <= total or total < 1:
+        raise ScorelensError(f"{count} of {total} is no share")
+    z, p = NormalDist().inv_cdf((1 + confidence) / 2), count / total
+    middle, wide = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    scale = 1 + z * z / total
+    return Interval(p, max(0.0, (middle - wide) / scale), min(1.0, (middle + wide) / scale), confidence)
 
 
 def summary(values: Tensor) -> dict[str, float]:

@@ -27,6 +27,10 @@ class ScorelensError(ValueError):
     """A mistake the user can mend: one line that names the thing and the way out. The command line exits with 2."""
 
 
+class CheckFailedError(Exception):
+    """What a command was asked to hold does not hold. The command line exits with 1, so that a pipeline can stop."""
+
+
 def nearest_name(name: str, known: Iterable[str]) -> str:
     """", did you mean 'x'?" for the known name closest to a misspelt one, or an empty string."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

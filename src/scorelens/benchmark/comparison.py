@@ -12,11 +12,9 @@ from torch import Tensor
 
 from scorelens import progress
 from scorelens.data.images import ImageSet
-from scorelens.metrics import mse, novelty, pearson, r2, summary
+from scorelens.metrics import MEMORIZED_RATIO, mse, novelty, pearson, r2, summary
 from scorelens.sampling import Step, finished, trajectory
 from scorelens.types import Denoiser
-
-MEMORIZED = 1 / 3  # of the ratio of the distances to the nearest and second-nearest training image
 
 
 @dataclass(frozen=True)
@@ -59,7 +57,7 @@ def originality(found: Sampled, images: ImageSet) -> dict[str, Any]:
     """How far the final images are from the training images."""
     nearest = novelty(found.images, images)
     return {"novelty_mse": summary(nearest.mse), "novelty_rms": summary(nearest.rms),
-            "memorized": summary((nearest.ratio < MEMORIZED).double())}
+            "memorized": summary((nearest.ratio < MEMORIZED_RATIO).double())}
 
 
 @torch.no_grad()

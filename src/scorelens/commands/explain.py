@@ -1,0 +1,80 @@
+"""`scorelens explain`: the verdict on one's own model."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from scorelens.benchmark.explain import Subject, build_models, examine, make_plan
+from scorelens.benchmark.verdict import as_records, verdict
+from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.data import load_images
+from scorelens.data.images import ImageSet
+from scorelens.files import write_json
+from scorelens.networks.load import load_network
+from scorelens.report.explain import write_explanation
+from scorelens.types import CheckFailedError, ScorelensError
+
+MODELS = ("optimal", "wiener", "kernel", "locality")
+
+
+def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, test: ImageSet | None = None,
+            models: Sequence[str] = MODELS, minutes: float = 5.0, fail_if_memorized: float | None = None, seed: int = 0,
+            trust_pickle: bool = False, device: str = "auto", out: Path | None = None) -> Path:
+    """Explain a trained network: does it memorize, does it generalize, what predicts it, where does it look?
+
+    Args:
+        checkpoint: the network: a folder saved by diffusers, a name of the zoo, or a hub id.
+        holdout: a source of images of the same kind that it was not trained on; by default the data's test split (if
+            the network has seen that too, give --split all, and a holdout).
+        models: closed-form denoisers that may explain it, with their options.
+        minutes: time to spend; how much is measured follows from it.
+        fail_if_memorized: exit with code 1 if more than this share of the samples copies a training image.
+        seed: the noise of sample k is drawn from seed + k.
+        trust_pickle: read weights saved as a pickle.
+        device: auto, cuda, mps or cpu.
+        out: folder for the results; it must not exist. By default runs/explain-...
+    """
+    if not minutes > 0:
+        raise ScorelensError(f"minutes must be a number > 0, got {minutes:g}")
+    if fail_if_memorized is not None and not 0 <= fail_if_memorized < 1:
+        raise ScorelensError(f"fail_if_memorized is a share, at least 0 and below 1; got {fail_if_memorized:g}")
+    clock, place = time.perf_counter(), choose_device(device)
+    name = Path(checkpoint).name
+    network = load_network(checkpoint, shape=images.shape, trust_pickle=trust_pickle)
+    held_out = _held_out(images, holdout, test)
+    with run_folder("explain", name, out, place) as run:
+        subject = Subject(network, images, held_out, build_models(models, images), place, seed)
+        plan = make_plan(subject, 60 * minutes - (time.perf_counter() - clock))
+        print(f"{name} on {images.name}: {plan}")
+        found = examine(subject, plan)
+        sentences = verdict(found.numbers)
+        record = {"network": {"name": name, **network.describe()}, "data": images.describe(),
+                  "held_out": held_out.describe() if held_out is not None else None, "plan": asdict(plan),
+                  "noise": noise_record(range(seed, seed + plan.samples), subject.noise(plan.samples)),
+                  "findings": found.numbers, "verdict": as_records(sentences),
+                  "repeat": f"scorelens explain {shlex.quote(checkpoint)} --data {shlex.quote(images.name)} "
+                            f"--minutes {minutes:g}"}
+        run.record.update(record)
+        write_json(run.folder / "verdict.json", record)
+        write_explanation(record, found.suspicious, found.nearest, found.fields, run.folder)
+    print("\n".join(f"- {sentence.text}" for sentence in sentences))
+    print(f"page: {run.final / 'report.html'}")
+    share = found.numbers["memorization"]["memorized"]["mean"]
+    if fail_if_memorized is not None and share > fail_if_memorized:
+        raise CheckFailedError(f"{name} memorizes: {share:.1%} of its samples copy a training image, more than "
+                               f"{fail_if_memorized:.1%}")
+    return run.final
+
+
+def _held_out(images: ImageSet, holdout: str | None, test: ImageSet | None) -> ImageSet | None:
+    """What was given, else the test split; of images in the shape of the data."""
+    if holdout is None:
+        return test if images.describe()["split"] == "train" else None
+    found = load_images(holdout, resolution=images.shape[1:], channels=images.shape[0])
+    if found.fingerprint == images.fingerprint:
+        raise ScorelensError("the held-out images are the training images themselves")
+    return found

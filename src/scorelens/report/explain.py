@@ -1,0 +1,143 @@
+"""The verdict on a network, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from scorelens.benchmark.verdict import THRESHOLDS
+from scorelens.report.fields import Strip, field_figure
+from scorelens.report.figures import INK, Row, labelled_rows, quiet
+from scorelens.report.html import Block, Cell, Code, Definitions, Figure, Page, Section, Table, Text, write_page
+
+Numbers = Mapping[str, Any]
+
+
+def write_explanation(record: Numbers, suspicious: Tensor, nearest: Tensor, fields: Mapping[str, Tensor],
+                      folder: Path) -> Path:
+    """report.html and its pictures."""
+    found = record["findings"]
+    sections = [
+        Section("Verdict", [Table(["about", "finding"], [[s["about"], s["text"]] for s in record["verdict"]])]),
+        Section("Memorization", _memorization(found["memorization"], suspicious, nearest, folder)),
+        Section("Generalization", _generalization(found["generalization"], folder)),
+        Section("Explanation", _explanation(found["explanation"], record["plan"], folder)),
+        Section("Locality", _locality(found["locality"], fields, folder)),
+        Section("Thresholds", [Definitions({f"{key}: {limit:g}": text for key, (limit, text) in THRESHOLDS.items()})]),
+        Section("To repeat this", [Code(record["repeat"])]),
+    ]
+    data = record["data"]
+    page = Page(f"What did {record['network']['name']} learn?",
+                f"A network of {record['network'].get('parameters') or 0:,} parameters, and {data['count']:,} "
+                f"images of {data['name']} ({' × '.join(map(str, data['shape']))}).", sections,
+                footer=f"Data fingerprint {data['fingerprint']}; every number is in verdict.json beside this page.")
+    write_page(page, folder / "report.html")
+    return folder / "report.html"
+
+
+def _memorization(found: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
+    path = folder / "suspicious.png"
+    labelled_rows([Row("most suspicious samples", suspicious), Row("nearest training images", nearest, attached=True)],
+                  path, columns=[f"ratio {ratio:.2f}" for ratio in found["ratios"][:len(suspicious)]])
+    share, novelty = found["memorized"], found["novelty"]
+    lines: list[list[Cell | str]] = [
+        ["share of copies", f"{share['mean']:.1%}", f"{share['low']:.1%} … {share['high']:.1%}"],
+        ["distance of samples to the data", *_mean_and_interval(novelty)]]
+    if "novelty_of_held_out" in found:
+        lines.append(["distance of held-out images to the data", *_mean_and_interval(found["novelty_of_held_out"])])
+    caption = "The ratio is that of the distances to the nearest and the second-nearest training image."
+    return [Table(["", "mean", "95 % interval"], lines, f"{found['samples']} samples; distances are rms per pixel"),
+            Figure(path, caption, alt="samples and the training images nearest to them")]
+
+
+def _generalization(found: Numbers | None, folder: Path) -> list[Block]:
+    if found is None:
+        return [Text(["Not measured: there are no held-out images. Give them with --holdout."])]
+    path = folder / "errors.png"
+    error_curves(found["levels"], path)
+    lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.4f}",
+              f"{level['held_out']['mean']:.4f}", f"{level['ratio']:.2f}" if level["ratio"] else "–"]
+             for level in found["levels"]]
+    return [Figure(path, "Error of one step by noise level: a network that memorizes does better on what it has seen. "
+                   "The optimal denoiser is the limit of memorizing.", alt="error by noise level"),
+            Table(["σ", "model", "training images", "held-out images", "ratio"], lines,
+                  f"Mean squared error, {found['images']} images of each split")]
+
+
+def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[Block]:
+    slow = [f"Left out, too slow for the time: {', '.join(plan['left_out'])}; give more --minutes."] \
+        if plan["left_out"] else []
+    if not rows:
+        return [Text(["Not measured.", *slow])]
+    path, best = folder / "explained.png", max(row["r2"]["mean"] for row in rows)
+    explained_curves(rows, path)
+    sigmas = [step["sigma"] for step in rows[0]["steps"]]
+    winners = [max(rows, key=lambda row: row["steps"][k]["r2"]["mean"]) for k in range(len(sigmas))]  # noqa: B023
+    lines: list[list[Cell | str]] = []
+    for row in rows:
+        mean, interval = _mean_and_interval(row["r2"])
+        lines.append([row["model"], Cell(mean, note=interval, strong=row["r2"]["mean"] == best),
+                      f"{row['mse']['mean']:.4f}", str(row["samples"])])
+    steps = [[f"{sigma:.3g}", winner["model"], f"{winner['steps'][k]['r2']['mean']:.3f}",
+              f"{1 - winner['steps'][k]['r2']['mean']:.1%}"]
+             for k, (sigma, winner) in enumerate(zip(sigmas, winners, strict=True))]
+    return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples"], lines),
+            Figure(path, "What each formula leaves unexplained of the network's single predictions, by noise level "
+                   "(lower is better).", alt="unexplained share by noise level"),
+            Table(["σ", "best formula", "r2", "no formula explains"], steps, "Which formula explains it best where")]
+
+
+def _locality(levels: Sequence[Numbers], fields: Mapping[str, Tensor], folder: Path) -> list[Block]:
+    path = folder / "fields.png"
+    shape = next(iter(fields.values())).shape
+    strips = [Strip(name, values.numpy(), (shape[1] // 2, shape[2] // 2)) for name, values in fields.items()]
+    field_figure(strips, [level["sigma"] for level in levels], path)
+    lines = [[f"{level['sigma']:.3g}", f"{level['cosine']['mean']:.3f}", f"{level['radius']['mean']:.1f}",
+              f"{level['equivariance']:.3f}", f"{level['wiener_equivariance']:.3f}", f"{level['nonlinearity']:.1%}",
+              f"{level['asymmetry']:.1%}"] for level in levels]
+    return [Figure(path, "Sensitivity fields of the centre pixel, by noise level: the network's above the Wiener "
+                   "filter's.", alt="sensitivity fields"),
+            Table(["σ", "cosine with Wiener", "radius, pixels", "equivariance", "Wiener's equivariance", "not linear",
+                   "not symmetric"], lines, "Mean over nine pixels")]
+
+
+def error_curves(levels: Sequence[Numbers], path: Path) -> None:
+    """Training and held-out errors against the noise level."""
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=(6.4, 3.9), layout="constrained")
+    axes = figure.subplots()
+    for k, model in enumerate(dict.fromkeys(level["model"] for level in levels)):
+        mine = [level for level in levels if level["model"] == model]
+        for split, style in (("training", "--"), ("held_out", "-o")):
+            axes.loglog([level["sigma"] for level in mine], [max(level[split]["mean"], 1e-9) for level in mine], style,
+                        color=f"C{k}", ms=3, lw=1.5, label=f"{model}, {split.replace('_', '-')} images")
+    axes.set(xlabel="noise level σ", ylabel="mean squared error")
+    quiet(axes)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160)
+
+
+def explained_curves(rows: Sequence[Numbers], path: Path) -> None:
+    """1 - r2 of single predictions against the noise level; the lower envelope is what no formula explains."""
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=(6.4, 3.9), layout="constrained")
+    axes = figure.subplots()
+    left = [[max(1 - step["r2"]["mean"], 1e-6) for step in row["steps"]] for row in rows]
+    sigmas = [step["sigma"] for step in rows[0]["steps"]]
+    for row, values in zip(rows, left, strict=True):
+        axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=row["model"])
+    axes.fill_between(sigmas, 1e-6, [min(column) for column in zip(*left, strict=True)], color=INK, alpha=0.07, lw=0,
+                      label="no formula explains")
+    axes.set(xlabel="noise level σ", ylabel="unexplained share, 1 − r2", ylim=(min(map(min, left)) / 2, None))
+    quiet(axes)
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160)
+
+
+def _mean_and_interval(found: Numbers) -> list[str]:
+    return [f"{found['mean']:.3f}", f"{found['low']:.3f} … {found['high']:.3f}"]
