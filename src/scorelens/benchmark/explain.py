@@ -30,6 +30,7 @@ NAME = "network"
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
 BACKWARD = 3  # what a vector-Jacobian product costs, in calls
 PROBES = 16  # of linearity
+LEAST = 4  # samples of a formula
 SUSPICIOUS = 6  # samples that are shown
 
 
@@ -97,11 +98,12 @@ def make_plan(subject: Subject, seconds: float) -> Plan:
     held_out = min(available, _fitting(SHARES["generalization"] * seconds, per_image, 8, 256))
     share = SHARES["explanation"] * seconds / max(1, len(models))
     counts = {name: int(share / (2 * STEPS * each)) for name, each in models.items()}
-    chosen = {name: min(count, 128) for name, count in counts.items() if count >= 4}
+    quickest = min(models, key=lambda name: models[name], default=None)  # which is measured in any case
+    chosen = {name: min(max(count, LEAST), 128) for name, count in counts.items() if count >= LEAST or name == quickest}
     per_field = STEPS * BACKWARD * network * (9 + PROBES)
     fields = _fitting(SHARES["locality"] * seconds, per_field, 2, 16)
     return Plan(samples, held_out, chosen,
-                {name: 4 * 2 * STEPS * models[name] for name in models if name not in chosen}, fields,
+                {name: LEAST * 2 * STEPS * models[name] for name in models if name not in chosen}, fields,
                 {"memorization": samples * STEPS * network, "generalization": held_out * per_image,
                  "explanation": sum(2 * STEPS * models[name] * count for name, count in chosen.items()),
                  "locality": fields * per_field})

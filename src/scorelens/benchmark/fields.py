@@ -17,7 +17,7 @@ from scorelens.statistics import GaussianStats, shrinkage
 from scorelens.types import Shape
 
 FAR = 6 / 32  # of the shorter side of the image
-MARK_LEVELS = (0.0, 2.1)  # noise levels at which marks are looked for: gamma 0.1 has there a signal-to-noise ratio > 0.1
+MARK_LEVELS = (0.0, 2.1)  # noise levels where marks are looked for: gamma 0.1 has a signal-to-noise ratio > 0.1 there
 MARK_VISIBLE = 0.2  # mean visibility over those levels; the Wiener filter of leaves has 0.01, marked 0.23 and 0.53
 Field = Float[Tensor, "c h w"]
 

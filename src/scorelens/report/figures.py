@@ -55,13 +55,13 @@ def labelled_rows(rows: Sequence[Row], path: Path, *, title: str = "", columns: 
     longest = max(len(line) for row in rows for line in row.name.split("\n"))
     figure, axes = _canvas(picture, TILE_INCHES * max(len(row.images) for row in rows), left=max(1.45, 0.09 * longest),
                            top=0.1 + 0.35 * bool(title) + 0.2 * bool(columns))
-    height, width = picture.shape[:2]
+    width = picture.shape[1]
     for row, y in zip(rows, middles, strict=True):
         axes.text(-0.02 * width, y, row.name, ha="right", va="center", fontsize=7 if row.attached else 10,
                   color=MUTED if row.attached else INK)
     for k, name in enumerate(columns):
-        axes.text((k + 0.5) / len(columns) * width, -0.01 * height, name, ha="center", va="bottom", fontsize=7,
-                  color=MUTED)
+        axes.annotate(name, ((k + 0.5) / len(columns) * width, -0.5), xytext=(0, 3), textcoords="offset points",
+                      ha="center", va="bottom", fontsize=7, color=MUTED)
     if title:
         figure.text(0.1 / figure.get_figwidth(), 1 - 0.1 / figure.get_figheight(), title, ha="left", va="top",
                     fontsize=10.5, color=INK)
