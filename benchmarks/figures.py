@@ -32,6 +32,7 @@ class Figure:
     about: str
 
 
+MARKED = "manipulation --data leaves --networks leaves-unet leaves-w05-unet leaves-w01-unet leaves-w00-unet --num 8"
 FIGURES = {
     "architectures": Figure(
         "sensitivity --data cifar10 --preset architectures --num 16", "fields.png",
@@ -40,10 +41,10 @@ FIGURES = {
         f"sensitivity --data celeba {SMALL} --preset faces --num 16", "fields.png",
         "On faces a pixel near an eye looks at the other eye, the centre does not (Fig. 3)"),
     "manipulation": Figure(
-        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet --num 8", "fields.png",
+        MARKED, "fields.png",
         "A W added to the data appears in the fields of the networks trained on them (Fig. 4)"),
     "gain": Figure(
-        "manipulation --data leaves --networks leaves-unet leaves-w01-unet leaves-w05-unet --num 8", "gain.png",
+        MARKED, "gain.png",
         "How much of the W the networks let through, beside the predicted curve"),
     "parametrization": Figure(
         "sensitivity --data cifar10 --preset parametrization --num 16", "fields.png",

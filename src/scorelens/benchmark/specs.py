@@ -125,7 +125,7 @@ PRESETS = {
                              ("{data}-unet", "{data}-unet-attention"), "quality", "quality"),
     "manipulation": Preset("The W experiment", "Does the field follow the data's correlations?",
                            "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
-                           ("{data}-unet", "{data}-w01-unet", "{data}-w05-unet"), "marks", "fields"),
+                           ("{data}-unet", "{data}-w05-unet", "{data}-w01-unet", "{data}-w00-unet"), "marks", "fields"),
 }
 
 
