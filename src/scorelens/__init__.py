@@ -1,9 +1,10 @@
 """Scorelens explains image diffusion models by the statistics of their training data."""
 
 from scorelens.checks import PropertyError, check_denoiser
+from scorelens.commands.explain import explain
 from scorelens.data import SOURCES, ImageSet, load_images
 from scorelens.denoisers import DENOISERS, build_denoiser
-from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, r2
+from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, precision_recall, r2
 from scorelens.networks import load_network, zoo_names
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.sampling import Samples, Step, sample, trajectory
@@ -27,6 +28,7 @@ __all__ = [
     "build_denoiser",
     "check_denoiser",
     "ddim_sigmas",
+    "explain",
     "fit_gaussian",
     "load_images",
     "load_network",
@@ -34,6 +36,7 @@ __all__ = [
     "mse",
     "novelty",
     "pearson",
+    "precision_recall",
     "r2",
     "sample",
     "seeded_noise",
