@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from scorelens.benchmark.comparison import Sampled, agreement, originality, sampled
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.fields import wiener_fields
 from scorelens.benchmark.marks import measure
 from scorelens.benchmark.models import build_model
@@ -66,9 +66,8 @@ def measure_cell(cell: Cell, place: Place) -> Found:
     images = place.images(cell.data, cell.limit)
     noise = seeded_noise(images.shape, range(cell.seed, cell.seed + cell.num), device=place.device)
     found = KINDS[cell.kind](cell, place, images, noise)
-    digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
     record = {"data": images.describe(), "network": place.network(cell.reference, images).describe(),
-              "noise": {"seeds": [cell.seed, cell.seed + cell.num - 1], "hash": digest}}
+              "noise": noise_record(range(cell.seed, cell.seed + cell.num), noise)}
     return Found({**record, **found.row}, found.pictures)
 
 

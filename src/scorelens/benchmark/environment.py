@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib.metadata
 import platform
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 STATUS = Path("/proc/self/status")  # of Linux
 PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers")
@@ -25,6 +28,12 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "device": _device_name(torch.device(device)),
         "threads": torch.get_num_threads(),
     }
+
+
+def noise_record(seeds: range, noise: Tensor) -> Mapping[str, Any]:
+    """Which noise was used: its seeds, and a hash of the very numbers."""
+    digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
+    return {"seeds": [seeds.start, seeds.stop - 1], "hash": digest}
 
 
 def peak_memory() -> int | None:

@@ -11,7 +11,8 @@ from typing import Any, Literal
 from scorelens.benchmark.calibration import Fit, candidate_sizes
 from scorelens.benchmark.calibration import calibrate as fit_steps
 from scorelens.benchmark.comparison import sampled
-from scorelens.commands.run_folder import choose_device, noise_record, resumable_folder
+from scorelens.benchmark.environment import noise_record
+from scorelens.commands.run_folder import choose_device, resumable_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import build_denoiser
 from scorelens.denoisers.patch_sizes import patch_sizes

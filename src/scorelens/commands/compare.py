@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from scorelens.benchmark.comparison import Sampled, agreement, originality, sampled, single_steps
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.models import build_spec
-from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import Run, choose_device, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import DENOISERS
 from scorelens.denoisers.specs import Spec, parse_specs

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.explain import Subject, build_models, examine, make_plan
 from scorelens.benchmark.verdict import as_records, verdict
-from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import choose_device, run_folder
 from scorelens.data import load_images
 from scorelens.data.images import ImageSet
 from scorelens.files import write_json

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.benchmark.marks import Measured, mark_pixels, measure
-from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import choose_device, run_folder
 from scorelens.data.edits import mark_mask, mark_snr
 from scorelens.data.images import ImageSet
 from scorelens.networks.load import load_network

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from scorelens.benchmark.environment import environment, peak_memory
 from scorelens.files import fresh_folder, write_json
@@ -92,12 +90,6 @@ def choose_device(name: str = "auto") -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise ScorelensError(f"device {name!r} is not to be had here; use auto, cuda, mps or cpu") from error
     return device
-
-
-def noise_record(seeds: range, noise: Tensor) -> Mapping[str, Any]:
-    """Which noise was used: its seeds, and a hash of the very numbers."""
-    digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
-    return {"seeds": [seeds.start, seeds.stop - 1], "hash": digest}
 
 
 def _next_free(parent: Path, stem: str) -> Path:

@@ -11,9 +11,10 @@ import torch
 
 from scorelens import timings
 from scorelens.benchmark.comparison import sampled
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.models import build_spec
 from scorelens.commands.plans import phase_table, plans, tell_plans
-from scorelens.commands.run_folder import Run, choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import Run, choose_device, run_folder
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec

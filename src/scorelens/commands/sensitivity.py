@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.fields import wiener_fields
 from scorelens.benchmark.models import build_model
 from scorelens.benchmark.walks import EPSILON, Walks, at_levels, field_rows, linearity_rows, measured
-from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import choose_device, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.fields import Strip, field_curves, field_figure, linearity_curves

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.models import build_model
 from scorelens.benchmark.voids import Pictured, denoised
-from scorelens.commands.run_folder import choose_device, noise_record, run_folder
+from scorelens.commands.run_folder import choose_device, run_folder
 from scorelens.data.images import ImageSet
 from scorelens.metrics import novelty
 from scorelens.noise import ddim_sigmas, seeded_noise
