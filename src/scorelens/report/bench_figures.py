@@ -183,7 +183,11 @@ def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: s
                 _curve(axes, sigmas, [point["reference_novelty"] for point in rows[0]["path"]], "C9", "the network")
             axes.set_xscale("log")
             axes.invert_xaxis()
-            axes.set_yscale("log" if key == "mse" else "symlog", **({} if key == "mse" else {"linthresh": 0.01}))
+            if key == "mse":
+                axes.set_yscale("log")
+            else:  # which is 0 for training images themselves
+                axes.set_yscale("symlog", linthresh=0.01)
+                axes.set_ylim(bottom=0)
             axes.set(xlabel="noise level σ, falling", ylabel=ylabel)
         _legend(figure, panels)
         figure.savefig(path, dpi=160)

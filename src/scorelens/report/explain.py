@@ -75,7 +75,7 @@ def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[B
     path, best = folder / "explained.png", max(row["r2"]["mean"] for row in rows)
     explained_curves(rows, path)
     sigmas = [step["sigma"] for step in rows[0]["steps"]]
-    winners = [max(rows, key=lambda row: row["steps"][k]["r2"]["mean"]) for k in range(len(sigmas))]  # noqa: B023
+    winners = [max(rows, key=lambda row: row["steps"][k]["r2"]["mean"]) for k in range(len(sigmas))]
     lines: list[list[Cell | str]] = []
     for row in rows:
         mean, interval = _mean_and_interval(row["r2"])

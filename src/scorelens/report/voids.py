@@ -22,7 +22,8 @@ def void_curves(rows: Sequence[Mapping[str, Any]], path: Path, *, title: str) ->
         axes.loglog(sigmas, [row["mse"]["mean"] for row in mine], "-o", ms=3, lw=1.6, color=colour, label=model)
         axes.fill_between(sigmas, [row["mse"]["low"] for row in mine], [row["mse"]["high"] for row in mine], alpha=0.15,
                           color=colour, lw=0)
-    axes.set(xlabel="noise level σ", ylabel="MSE to the held-out image")
+    least = min(row["mse"]["mean"] for row in rows)  # an interval may reach far below all means
+    axes.set(xlabel="noise level σ", ylabel="MSE to the held-out image", ylim=(max(least / 5, 1e-12), None))
     quiet(axes)
     axes.set_title(title, fontsize=10, color=INK, loc="left")
     axes.legend(frameon=False, fontsize=8)
