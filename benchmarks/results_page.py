@@ -67,7 +67,7 @@ def readme_table(rows: list[dict[str, Any]]) -> str:
     """r2 by dataset and method, with its 95 % interval."""
     results = Results(rows)
     found = {**results.of("table1"), **results.of("table-appendix")}
-    mine = {(d, family(row["method"])): row["r2"] for d, data in found.items() for row in data}
+    mine = {(d, family(row)): row["r2"] for d, data in found.items() for row in data}
     methods = [m for m in README_METHODS if m != BATCH_MEAN and any((d, m) in mine for d in found)]
     return markdown(["data", *map(label, methods)],
                     [[d, *(f"{mine[d, m]['mean']:.3f} ± {(mine[d, m]['high'] - mine[d, m]['low']) / 2:.3f}"

@@ -1,9 +1,11 @@
 """What rows say about the order of methods."""
 
+import dataclasses
+
 import pytest
 
 from scorelens.benchmark.results import Results, against_paper, difference, family, limits, option, order
-from scorelens.benchmark.specs import cells_of
+from scorelens.benchmark.specs import DATASETS, cells_of
 
 
 def row(method, values, seed=128, **more):
@@ -53,9 +55,17 @@ def test_results_come_by_preset_and_dataset():
     assert results.failed == rows[:1] and not results.of("voids")
 
 
-def test_names_options_and_limits():
-    assert family("locality:threshold=0.05,softmax=batch-mean") == "locality, batch-mean"
-    assert family("els:patch_size=9") == "els" and family("another seed") == "another seed"
+def test_names_options_and_limits(monkeypatch):
+    def named(method, dataset="digits"):
+        return family({"method": method, "dataset": dataset})
+
+    assert named("locality:threshold=0.05,softmax=batch-mean") == "locality, batch-mean"
+    assert named("locality:threshold=0.05,mask_rule=published,softmax=batch-mean") == "locality, as published"
+    assert named("els:patch_size=9") == "els" and named("another seed", "mine") == "another seed"
+    chosen = dataclasses.replace(DATASETS["mnist"], chosen=0.07)
+    monkeypatch.setitem(DATASETS, "mnist", chosen)
+    assert named("locality:threshold=0.07", "mnist") == "locality, threshold chosen"
+    assert named("locality:threshold=0.005", "mnist") == named("locality:threshold=0.07") == "locality"
     els = row("els:patch_size=cifar10,images_limit=1000", [1.0, 1.0])
     assert limits(els) == "2 samples, 1,000 images" and limits(row("wiener", [1.0])) == "1 sample, 60,000 images"
     assert option(row("locality:threshold=0.05,energy=0.01", [1.0]), "energy") == 0.01

@@ -9,11 +9,14 @@ from typing import Any
 
 import torch
 
-from scorelens.benchmark.specs import ANOTHER_SEED, PAPER_R2, cells_of
+from scorelens.benchmark.specs import ANOTHER_SEED, DATASETS, PAPER_R2, cells_of
 from scorelens.metrics import Interval, bootstrap
 
 Row = Mapping[str, Any]
 BATCH_MEAN = "locality, batch-mean"
+PUBLISHED = "locality, as published"
+CHOSEN = "locality, threshold chosen"
+VARIANTS = (BATCH_MEAN, PUBLISHED)  # measured on fewer samples, beside the exact one
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,16 @@ class Results:
         return [row for row in self.rows if "failed" in row]
 
 
-def family(method: str) -> str:
+def family(row: Row) -> str:
     """What a method is called in a table: its name, without options that its dataset gave it."""
-    return BATCH_MEAN if "softmax=batch-mean" in method else method.partition(":")[0]
+    method, data = row["method"], DATASETS.get(row.get("dataset", ""))
+    if "mask_rule=published" in method:
+        return PUBLISHED
+    if "softmax=batch-mean" in method:
+        return BATCH_MEAN
+    if data and data.chosen and method == f"locality:threshold={data.chosen}" and data.chosen != data.threshold:
+        return CHOSEN
+    return str(method.partition(":")[0])
 
 
 def limits(row: Row) -> str:
@@ -87,7 +97,7 @@ def order(rows: Iterable[Row]) -> Order:
     """The methods by their mean r2, with what is certain about it."""
     ranked = sorted((row for row in rows if "r2" in row), key=lambda row: -row["r2"]["mean"])
     scores = [Interval(row["r2"]["mean"], row["r2"]["low"], row["r2"]["high"]) for row in ranked]
-    return Order([family(row["method"]) for row in ranked], scores,
+    return Order([family(row) for row in ranked], scores,
                  [difference(a, b).low > 0 for a, b in pairwise(ranked)])
 
 
@@ -108,6 +118,6 @@ class Verdict:
 def against_paper(dataset: str, rows: Sequence[Row]) -> list[Verdict]:
     """Every pair of formulas that both we and the paper measured on a dataset."""
     paper = PAPER_R2.get(dataset, {})
-    mine = {family(row["method"]): row for row in rows}
+    mine = {family(row): row for row in rows}
     both = sorted((m for m in paper if m in mine and m != ANOTHER_SEED), key=lambda m: -paper[m][0])
     return [Verdict(a, b, difference(mine[a], mine[b])) for a, b in combinations(both, 2)]

@@ -27,6 +27,8 @@ DEFINITIONS = {
                          "neighbour, and the same with the roles swapped (Kynkäänniemi et al. 2019), on pixels",
     "els": "the patch model of Kamb & Ganguli, with the softmax over all images and all circular translations",
     "batch-mean": "the softmax of the published code: normalized within batches of 512 images, which count equally",
+    "as published": "masks and softmax of the published code, at the paper's threshold: what its numbers come from",
+    "threshold chosen": "locality at the best threshold of the ablation below, which has other noise",
     "another seed": "the same network trained from another seed: what a prediction from the data alone can at most "
                     "reach",
 }

@@ -49,7 +49,7 @@ def samples(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
         pictures = [(row, arrays) for row, arrays in pictures if "samples" in arrays]
         if pictures:
             mosaic = [Row(Path(rows[0]["reference"]).name, _floats(pictures[0][1]["reference"])),
-                      *(Row(label(family(row["method"])), _floats(arrays["samples"])) for row, arrays in pictures)]
+                      *(Row(label(family(row)), _floats(arrays["samples"])) for row, arrays in pictures)]
             columns = [f"seed {rows[0]['seed'] + k}" for k in range(len(mosaic[0].images))]
             yield to.save(f"samples-{_file(dataset)}", f"Samples on {dataset}: each column starts from one noise",
                           lambda path, m=mosaic, c=columns: labelled_rows(m, path, columns=c))  # type: ignore[misc]
@@ -67,26 +67,26 @@ def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
                             "Mean squared difference of the predictions of x0 to the network's, each on its own "
                             "trajectory; bands are one standard deviation over samples")
     for dataset, rows in results.of(preset).items():
-        shown = [(row, to.arrays(row)) for row in rows if family(row["method"]) in ("locality", "wiener", "optimal")]
+        shown = [(row, to.arrays(row)) for row in rows if family(row) in ("locality", "wiener", "optimal")]
         shown = [(row, arrays) for row, arrays in shown if "steps" in arrays]
         if shown:
             steps = len(rows[0]["path"])
             strips = [Row(Path(rows[0]["reference"]).name, _floats(shown[0][1]["reference_steps"][:steps])),
-                      *(Row(label(family(row["method"])), _floats(arrays["steps"][:steps])) for row, arrays in shown)]
+                      *(Row(label(family(row)), _floats(arrays["steps"][:steps])) for row, arrays in shown)]
             columns = [f"σ = {point['sigma']:.3g}" for point in rows[0]["path"]]
             yield to.save(f"steps-{_file(dataset)}", f"Predictions of x0 along one trajectory on {dataset}",
                           lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
 
 
 def threshold_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _ablation_curves(results, preset, to, "threshold", "threshold τ", lambda row: family(row["method"]),
+    yield from _ablation_curves(results, preset, to, "threshold", "threshold τ", lambda row: family(row),
                                 {d: {t: v[0] for t, v in values.items()} for d, values in PAPER_THRESHOLD.items()},
                                 "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's")
 
 
 def energy_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     yield from _ablation_curves(results, preset, to, "energy", "share of the energy cut",
-                                lambda row: family(row["method"]), {}, "r2 by the share of the energy that is cut "
+                                lambda row: family(row), {}, "r2 by the share of the energy that is cut "
                                 "(full rank at the left end), with its 95 % interval")
 
 
@@ -115,7 +115,7 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """Errors by noise level, and one held-out image through every model."""
     for dataset, rows in results.of(preset).items():
-        flat = [{"model": label(family(row["method"])), **level} for row in rows for level in row["levels"]]
+        flat = [{"model": label(family(row)), **level} for row in rows for level in row["levels"]]
         yield to.save(f"voids-{_file(dataset)}", f"{dataset}: error of one step on held-out images, by noise level",
                       lambda path, f=flat, d=dataset: void_curves(f, path, title=d))  # type: ignore[misc]
         pictures = [(row, to.arrays(row)) for row in rows]
@@ -124,7 +124,7 @@ def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
             count = len(rows[0]["levels"])
             held_out = _floats(pictures[0][1]["held_out"])
             strips = [Row("held-out image", held_out.expand(count, *held_out.shape[1:])),
-                      *(Row(label(family(row["method"])), _floats(arrays["predictions"])) for row, arrays in pictures)]
+                      *(Row(label(family(row)), _floats(arrays["predictions"])) for row, arrays in pictures)]
             columns = [f"σ = {level['sigma']:.3g}" for level in rows[0]["levels"]]
             yield to.save(f"teleporting-{_file(dataset)}", f"{dataset}: one held-out image, noised and denoised in one "
                           "step; the optimal denoiser goes to a training image instead",
@@ -172,11 +172,11 @@ def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: s
 
     def draw(path: Path) -> None:
         figure, panels = _panels(list(found))
-        methods = list(dict.fromkeys(family(row["method"]) for rows in found.values() for row in rows))
+        methods = list(dict.fromkeys(family(row) for rows in found.values() for row in rows))
         for axes, rows in zip(panels, found.values(), strict=True):
             for row in rows:
                 sigmas = [point["sigma"] for point in row["path"]]
-                name = family(row["method"])
+                name = family(row)
                 colour = INK if name == ANOTHER_SEED else f"C{methods.index(name)}"
                 _curve(axes, sigmas, [point[key] for point in row["path"]], colour, label(name))
             if key == "novelty":

@@ -8,6 +8,9 @@ from typing import Any
 from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.benchmark.results import (
     BATCH_MEAN,
+    CHOSEN,
+    PUBLISHED,
+    VARIANTS,
     Results,
     Row,
     against_paper,
@@ -36,7 +39,8 @@ from scorelens.report.html import Cell, Table, Text
 Block = Table | Text
 MISSING = "–"
 LABELS = {"els": "els (Kamb & Ganguli)", "locality": "locality (the paper's)",
-          BATCH_MEAN: "locality, batch-mean softmax", "kernel": "kernel (ours)"}
+          BATCH_MEAN: "locality, batch-mean softmax", PUBLISHED: "locality, as published",
+          CHOSEN: "locality, threshold chosen", "kernel": "kernel (ours)"}
 FULL_SHADE = 0.3  # a difference of r2 that gets the full colour
 
 
@@ -53,11 +57,11 @@ def agreement(results: Results, preset: str) -> Iterator[Block]:
     """r2 and MSE of each method on each dataset, beside the paper's; then what they say."""
     for dataset, rows in results.of(preset).items():
         paper_r2, paper_mse = PAPER_R2.get(dataset, {}), PAPER_MSE.get(dataset, {})
-        best = max((row["r2"]["mean"] for row in rows if family(row["method"]) not in (ANOTHER_SEED, BATCH_MEAN)),
+        best = max((row["r2"]["mean"] for row in rows if family(row) not in (ANOTHER_SEED, *VARIANTS)),
                    default=None)
         lines: list[list[Cell | str]] = []
         for row in rows:
-            name = family(row["method"])
+            name = family(row)
             lines.append([Cell(label(name), note=_options(row)), _score(row, "r2", best),
                           *_beside(row["r2"]["mean"], paper_r2.get(name), shade=True),
                           f"{row['mse']['mean']:.3f} ± {row['mse']['std']:.3f}",
@@ -74,7 +78,7 @@ def agreement(results: Results, preset: str) -> Iterator[Block]:
 
 def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
     """Where our order agrees with the paper's and where not, and what the batch-mean softmax does; all measured."""
-    formulas = [row for row in rows if family(row["method"]) != BATCH_MEAN]
+    formulas = [row for row in rows if family(row) not in VARIANTS]
     yield f"Order on {dataset}: {order(formulas)}."
     verdicts = against_paper(dataset, rows)
     if verdicts:
@@ -86,17 +90,16 @@ def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
         told += [f"; the other way round here: {'; '.join(groups[False])}"] if groups[False] else []
         told += [f"; undecided: {'; '.join(groups[None])}"] if groups[None] else []
         yield "".join(told) + "."
-    mine = {family(row["method"]): row for row in rows}
-    if "locality" in mine and BATCH_MEAN in mine:
-        gap = difference(mine[BATCH_MEAN], mine["locality"])
-        batch, exact = (_mean_of_common(mine, name) for name in (BATCH_MEAN, "locality"))
-        yield (f"Batch-mean softmax, as in the published code, against the exact one: r2 {batch:.3f} instead of "
-               f"{exact:.3f} on the same noise, {gap.mean:+.3f} ({gap.low:+.3f} to {gap.high:+.3f}).")
-
-
-def _mean_of_common(mine: Mapping[str, Row], name: str) -> float:
-    count = min(len(mine[m]["each"]["r2"]) for m in (BATCH_MEAN, "locality"))
-    return sum(mine[name]["each"]["r2"][:count]) / count
+    mine = {family(row): row for row in rows}
+    codes = {BATCH_MEAN: "Batch-mean softmax, as in the published code, instead of the exact one",
+             PUBLISHED: "Masks and softmax of the published code, instead of the paper's equations"}
+    for name, words in codes.items():
+        if "locality" in mine and name in mine:
+            gap = difference(mine[name], mine["locality"])
+            count = min(mine[m]["num"] for m in (name, "locality"))
+            theirs, exact = (sum(mine[m]["each"]["r2"][:count]) / count for m in (name, "locality"))
+            yield (f"{words}: r2 {theirs:.3f} instead of {exact:.3f} on the same noise, {gap.mean:+.3f} "
+                   f"({gap.low:+.3f} to {gap.high:+.3f}).")
 
 
 def novelty(results: Results, preset: str) -> Iterator[Block]:
@@ -111,7 +114,7 @@ def runtime(results: Results, preset: str) -> Iterator[Block]:
                       "below")
     seen = {(row["environment"]["device"], row["environment"]["threads"]) for rows in results.of(preset).values()
             for row in rows}
-    fewer = [f"{label(family(row['method']))} on {d}, {limits(row)}" for d, rows in results.of(preset).items()
+    fewer = [f"{label(family(row))} on {d}, {limits(row)}" for d, rows in results.of(preset).items()
              for row in rows if "images_limit" in row["method"]]
     yield Text([f"Ours: {'; '.join(f'{device}, {threads} threads' for device, threads in sorted(seen))}.",
                 *([f"Some methods saw fewer images than there are, and took the time of the fewer: {'; '.join(fewer)}."]
@@ -122,7 +125,7 @@ def dynamics(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
         sigmas = [point["sigma"] for point in rows[0]["path"]]
         yield Table(["method", *(f"σ = {s:.3g}" for s in sigmas)],
-                    [[label(family(row["method"])), *(f"{p['mse']['mean']:.4f}" for p in row["path"])] for row in rows],
+                    [[label(family(row)), *(f"{p['mse']['mean']:.4f}" for p in row["path"])] for row in rows],
                     f"{dataset}: mean squared difference of the predictions of x0, each on its own trajectory")
 
 
@@ -141,7 +144,7 @@ def threshold(results: Results, preset: str) -> Iterator[Block]:
 
 def low_rank(results: Results, preset: str) -> Iterator[Block]:
     for method in ("locality", "wiener"):
-        mine = Results([row for rows in results.of(preset).values() for row in rows if family(row["method"]) == method],
+        mine = Results([row for rows in results.of(preset).values() for row in rows if family(row) == method],
                        results.scale, results.own)
         yield _ablation(mine, preset, "energy", ENERGIES, "share cut", PAPER_LOW_RANK[method],
                         f"r2 of {label(method)} without the components that hold this share of the energy; the paper's "
@@ -165,7 +168,7 @@ def softmax(results: Results, preset: str) -> Iterator[Block]:
 def voids(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
         yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0]["levels"])],
-                    [[label(family(row["method"])), *(f"{level['mse']['mean']:.3g}" for level in row["levels"])]
+                    [[label(family(row)), *(f"{level['mse']['mean']:.3g}" for level in row["levels"])]
                      for row in rows], f"{dataset}: mean squared error of one step on held-out images "
                                        f"({limits(rows[0])})")
 
@@ -236,8 +239,8 @@ def _by_dataset(results: Results, preset: str, value: Callable[[Row], float], fo
                 paper: Mapping[str, Mapping[str, float]], caption: str) -> Table:
     """Methods by dataset, the paper's number below ours."""
     found = results.of(preset)
-    methods = list(dict.fromkeys(family(row["method"]) for rows in found.values() for row in rows))
-    mine = {(family(row["method"]), d): row for d, rows in found.items() for row in rows}
+    methods = list(dict.fromkeys(family(row) for rows in found.values() for row in rows))
+    mine = {(family(row), d): row for d, rows in found.items() for row in rows}
     lines: list[list[Cell | str]] = [[label(m), *(
         Cell(format(value(mine[m, d]), form), note=_note(paper, d, m, form)) if (m, d) in mine else MISSING
         for d in found)] for m in methods]
