@@ -113,6 +113,12 @@ def leaves(value):
     return [x for item in value for x in leaves(item)] if isinstance(value, list) else [float(value)]
 
 
+def test_all_of_cifar10_is_in_the_results():
+    (row,) = (row for row in rows("bench") if row["dataset"] == "cifar10" and row["num"] >= 16 and row["limit"] is None
+              and row["method"] == "locality:threshold=0.05")
+    assert row["data"]["count"] == 50_000 and row["reference"] == "cifar10-unet" and row["seconds"] > 0
+
+
 def test_the_demo_shows_what_the_project_is_for():
     """Optimal clearly below locality, the best locality within reach of another seed; reported on unseen noise."""
     found = {(row["method"].split(",")[0], "batch-mean" in row["method"], bool(row.get("chosen"))): row
