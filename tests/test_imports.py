@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "report": BASE | {"data", "benchmark"},
     "interop": BASE | {"noise", "data", "denoisers"},
 }
+MAY_IMPORT["app"] = MAY_IMPORT["benchmark"] - {"posterior", "checks"} | {"benchmark"}
 EVERYTHING = {*MAY_IMPORT, "commands"}
 MAY_IMPORT |= {"commands": EVERYTHING, "cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from scorelens import __version__, progress
+from scorelens.commands.app import app
 from scorelens.commands.bench import bench_list, bench_report, bench_run
 from scorelens.commands.calibrate import calibrate
 from scorelens.commands.compare import compare
@@ -32,11 +33,11 @@ from scorelens.types import CheckFailedError, ScorelensError, nearest_name, unkn
 
 @dataclass(frozen=True)
 class Command:
-    """A plain function and how it is called: `data` as a flag, as a positional argument, or not at all."""
+    """A plain function and how it is called: `data` as a flag that may be left out or not, in first place, or never."""
 
     function: Callable[..., Any]
     example: str
-    data: Literal["flag", "positional", "none"] = "none"
+    data: Literal["flag", "optional", "positional", "none"] = "none"
     first: str = ""  # the parameter that needs no flag, and comes first
 
 
@@ -61,6 +62,7 @@ COMMANDS = {
     "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names"),
     "bench list": Command(bench_list, "scorelens bench list"),
     "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
+    "app": Command(app, "scorelens app", data="optional"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
@@ -134,7 +136,11 @@ def _call(name: str, argv: list[str]) -> None:
         given["options"] = options
     if command.data != "none":
         chosen = {key: given.pop(flag) for key in _flags(load_images) if (flag := DATA_FLAGS.get(key, key)) in given}
-        source = given.pop("data")
+        source = given.pop("data", None)
+        if source is None:
+            if chosen:
+                raise ScorelensError(f"--{next(iter(chosen)).replace('_', '-')} is an option of --data; give both")
+            return command.function(**given)
         if "test" in inspect.signature(command.function).parameters:
             chosen = {"split": "train", **chosen}
             given["test"] = load_images(source, **{**chosen, "split": "test", "limit": None})
@@ -154,7 +160,7 @@ def _parser(name: str, argv: list[str]) -> _Parser:
         if command.data == "positional":
             group.add_argument("data", **where)
         else:
-            group.add_argument("--data", required=True, **where)
+            group.add_argument("--data", required=command.data == "flag", **where)
         _add_flags(group, load_images, rename=DATA_FLAGS)
     own = parser.add_argument_group("options")
     _add_flags(own, command.function, first=command.first)
@@ -302,7 +308,8 @@ def _helps(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _usage(name: str) -> str:
-    where = {"flag": " --data SOURCE", "positional": " SOURCE", "none": ""}[COMMANDS[name].data]
+    kinds = {"flag": " --data SOURCE", "optional": " [--data SOURCE]", "positional": " SOURCE", "none": ""}
+    where = kinds[COMMANDS[name].data]
     first = f" {COMMANDS[name].first.upper()}" if COMMANDS[name].first else ""
     return f"scorelens {name}{where}{first} [options]"
 
