@@ -34,8 +34,8 @@ SIDE_32, SIDE_64 = {"resolution": 32}, {"resolution": 64}
 DATASETS = {
     "digits": Dataset(0.05, "15-15-15-15-15-15-15-15-3-1", {"split": "train"}),
     "leaves": Dataset(0.05, "cifar10", large=True),
-    "mnist": Dataset(0.005, "mnist", paper="MNIST", large=True),
-    "fashion-mnist": Dataset(0.005, "fashion-mnist", paper="Fashion-MNIST", large=True),
+    "mnist": Dataset(0.005, "mnist", paper="MNIST", large=True, chosen=0.05),
+    "fashion-mnist": Dataset(0.005, "fashion-mnist", paper="Fashion-MNIST", large=True, chosen=0.07),
     "cifar10": Dataset(0.05, "cifar10", paper="CIFAR-10", large=True),
     "celeba": Dataset(0.02, "celeba-hq", SIDE_32, "CelebA-HQ", True, ("celeba-hq", SIDE_64)),
     "afhq-cats": Dataset(0.02, "afhqv2", SIDE_32, "AFHQv2", True, ("afhqv2", SIDE_64)),
