@@ -7,14 +7,15 @@ The pictures show samples of data that come with the package; of photographs the
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 from typing import Any
 
 from benchmarks.rows import DOCS, RESULTS, rows_of
 from scorelens.benchmark.results import BATCH_MEAN, Results, family
-from scorelens.benchmark.run import ROWS
-from scorelens.benchmark.specs import ANOTHER_SEED, PRESETS
+from scorelens.benchmark.run import ROWS, read_rows
+from scorelens.benchmark.specs import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.report.bench import DEFINITIONS, plain_rows
 from scorelens.report.bench_figures import FIGURES, Drawing
 from scorelens.report.bench_views import MISSING, VIEWS, label
@@ -75,8 +76,10 @@ def readme_table(rows: list[dict[str, Any]]) -> str:
 
 
 def commit(run: Path) -> None:
-    """Take over rows and figures of a run."""
-    (RESULTS / "bench.jsonl").write_text((run / ROWS).read_text())
+    """Take over rows and figures of a run; rows that no preset has any more stay behind."""
+    wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
+    kept = [json.dumps(row) + "\n" for row in read_rows(run / ROWS) if row["cell"] in wanted]
+    (RESULTS / "bench.jsonl").write_text("".join(kept))
     results = Results(rows_of("bench"))
     FIGURE_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():

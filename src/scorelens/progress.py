@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 _shown: ContextVar[bool] = ContextVar("progress_shown", default=False)
-_steps: ContextVar[tqdm | None] = ContextVar("progress_steps", default=None)
+_steps: ContextVar[tqdm | _Watch | None] = ContextVar("progress_steps", default=None)
 
 
 @contextmanager
@@ -75,3 +75,24 @@ def fraction(done: float) -> None:
     bar = _steps.get()
     if bar is not None:
         bar.update(int(bar.n) + min(done, 0.999) - bar.n)
+
+
+class _Watch:
+    """Stands where a bar would."""
+
+    def __init__(self, tell: Callable[[float], None]) -> None:
+        self.n, self._tell = 0.0, tell
+
+    def update(self, more: float) -> None:
+        self.n += more
+        self._tell(self.n)
+
+
+@contextmanager
+def watched(tell: Callable[[float], None]) -> Iterator[None]:
+    """`tell` hears every `fraction` of this thread, and may end the work by raising."""
+    token = _steps.set(_Watch(tell))
+    try:
+        yield
+    finally:
+        _steps.reset(token)

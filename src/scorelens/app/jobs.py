@@ -60,7 +60,7 @@ class Job:
     def _next(self) -> Message | None:
         try:
             self._watch(0.0)
-            with torch.no_grad(), watched(self._watch):
+            with torch.no_grad(), progress.watched(self._watch):
                 return next(self._messages, None)
         except Cancelled:
             return None
@@ -128,24 +128,3 @@ class Jobs:
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)
-
-
-class _Watch:
-    """Stands where a progress bar would: is told how far a step has come, and may end it by raising."""
-
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self.n, self._tell = 0.0, tell
-
-    def update(self, more: float) -> None:
-        self.n += more
-        self._tell(self.n)
-
-
-@contextmanager
-def watched(tell: Callable[[float], None]) -> Iterator[None]:
-    """`tell` hears every `progress.fraction` of this thread."""
-    token = progress._steps.set(_Watch(tell))  # type: ignore[arg-type]
-    try:
-        yield
-    finally:
-        progress._steps.reset(token)

@@ -23,6 +23,7 @@ from scorelens.benchmark.walks import Walks, field_rows, measured, nine_pixels
 from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
+from scorelens.denoisers import DENOISERS
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
@@ -86,6 +87,8 @@ def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
 def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
     """Held-out images, noised at every level and denoised in one step."""
     held_out = place.images((cell.data[0], (*(pair for pair in cell.data[1] if pair[0] != "split"), ("split", "test"))))
+    if images.describe()["split"] == "all":
+        raise ScorelensError(f"all of {cell.data[0]} is training data here, so nothing is held out; give --split train")
     if len(held_out) < cell.num:
         raise ScorelensError(f"{cell.data[0]} has {len(held_out)} held-out images, {cell.num} are needed")
     x0, pictured = held_out[:cell.num].to(place.device), Pictured()
@@ -156,15 +159,14 @@ def _reference_path(place: Place, name: str, data: Data, seeds: range, steps: in
 
 
 def _model(cell: Cell, place: Place, images: ImageSet) -> Denoiser:
-    if cell.method == cell.reference:
-        return place.network(cell.reference, images)
-    if cell.method != ANOTHER_SEED:
+    """A denoiser by its spec; else a network, from the folder of the place first."""
+    if cell.method.partition(":")[0] in DENOISERS:
         return build_model(cell.method, images)
-    other = another_seed(cell.reference)
-    if other is None:
+    name = another_seed(cell.reference) if cell.method == ANOTHER_SEED else cell.method
+    if name is None:
         raise ScorelensError(f"there is no network that differs from {cell.reference} in its seed alone; "
                              f"train one as {cell.reference}-seed1")
-    return place.network(other, images)
+    return place.network(name, images)
 
 
 def _path(found: Sampled, walked: Sampled, images: ImageSet) -> list[dict[str, Any]]:
@@ -180,8 +182,7 @@ def _strips(found: Sampled) -> np.ndarray:
 
 
 def _spread(values: Tensor) -> dict[str, float]:
-    told = summary(values)
-    return {"mean": told["mean"], "std": told["std"]}
+    return {"mean": values.mean().item(), "std": values.std().item() if len(values) > 1 else 0.0}
 
 
 def _rounded(values: Tensor) -> Sequence[float]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -201,7 +201,5 @@ def _spread(count: int, wanted: int) -> list[int]:
 
 def _first(walked: Sampled, count: int) -> Sampled:
     """The first trajectories of several."""
-    from dataclasses import replace
-
     return Sampled([replace(step, z=step.z[:count], x0_hat=step.x0_hat[:count], z_next=step.z_next[:count])
                     for step in walked.steps], walked.seconds)

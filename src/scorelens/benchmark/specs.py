@@ -1,7 +1,7 @@
 """The paper's tables and figures as data: what is measured on which dataset, beside the numbers the paper reports.
 
 A preset is a set of cells. A cell is one method on one dataset; presets that need the same cell share it, so that the
-table, the novelty, the run time and the dynamics of a method are four views of one measurement. Nothing here runs.
+table, the novelty and the dynamics of a method are three views of one measurement. Nothing here runs.
 """
 
 from __future__ import annotations

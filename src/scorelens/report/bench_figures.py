@@ -79,15 +79,15 @@ def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 
 
 def threshold_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _ablation_curves(results, preset, to, "threshold", "threshold τ", lambda row: family(row),
+    yield from _ablation_curves(results, preset, to, "threshold", "threshold τ",
                                 {d: {t: v[0] for t, v in values.items()} for d, values in PAPER_THRESHOLD.items()},
                                 "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's")
 
 
 def energy_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _ablation_curves(results, preset, to, "energy", "share of the energy cut",
-                                lambda row: family(row), {}, "r2 by the share of the energy that is cut "
-                                "(full rank at the left end), with its 95 % interval")
+    yield from _ablation_curves(results, preset, to, "energy", "share of the energy cut", {},
+                                "r2 by the share of the energy that is cut (full rank at the left end), with its 95 % "
+                                "interval")
 
 
 def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
@@ -196,7 +196,7 @@ def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: s
         yield to.save(preset, caption, draw)
 
 
-def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlabel: str, group: Callable[[Any], str],
+def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlabel: str,
                      paper: Mapping[str, Mapping[float, float]], caption: str) -> Iterator[Figure]:
     found = results.of(preset)
 
@@ -204,8 +204,8 @@ def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlab
         figure, panels = _panels(list(found))
         for axes, (dataset, rows) in zip(panels, found.items(), strict=True):
             smallest = min((option(row, name) or 1.0 for row in rows), default=1.0)
-            for k, method in enumerate(dict.fromkeys(map(group, rows))):
-                mine = [row for row in rows if group(row) == method]
+            for k, method in enumerate(dict.fromkeys(map(family, rows))):
+                mine = [row for row in rows if family(row) == method]
                 _band(axes, [option(row, name) or smallest / 3 for row in mine], [row["r2"] for row in mine], f"C{k}",
                       label(method))
             if dataset in paper:
