@@ -62,7 +62,7 @@ class Scale:
 
 SCALES = {
     "paper": Scale(),
-    "cpu": Scale(runtime=8, ablations=32, low_rank=32, voids=32, fields=8, quality=256, els=16, els_images=1000,
+    "cpu": Scale(runtime=8, ablations=32, voids=32, fields=8, quality=256, els=16, els_images=1000,
                  ablation_images=10_000),
 }
 
