@@ -56,7 +56,9 @@ def test_limits_of_the_cpu_scale_are_in_the_cells_names():
     for cell in cells_of("table1"):
         if cell.method.startswith("els") and cell.dataset != "digits":
             assert cell.num == 16 and "images_limit=1000" in cell.key
-        elif "batch-mean" not in cell.method and not cell.method.startswith("els"):
+        elif "batch-mean" in cell.method or cell.method == f"locality:threshold={DATASETS[cell.dataset].chosen}":
+            assert cell.num == 32 and cell.limit is None
+        else:
             assert cell.num == 128 and cell.limit is None
     assert {cell.limit for cell in cells_of("threshold")} == {None, 10_000}
     assert all("10000 images" in cell.key for cell in cells_of("threshold", datasets=["cifar10"]))

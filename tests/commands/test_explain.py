@@ -1,6 +1,7 @@
 """`scorelens explain`, on models whose answer is known."""
 
 import json
+import math
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from scorelens.benchmark.explain import Subject, build_models, examine, make_pla
 from scorelens.benchmark.verdict import THRESHOLDS, verdict
 from scorelens.cli import main
 from scorelens.networks import load_network
+from scorelens.networks.architectures import build_network, preset
+from scorelens.networks.export import export_network
+from scorelens.noise import ddim_timesteps, ddpm_alphas
 
 CPU = torch.device("cpu")
 
@@ -57,6 +61,49 @@ def test_a_network_of_the_zoo_generalizes(digits, tmp_path, capsys):
     assert "about" in told.splitlines()[0] and "seconds" in told.splitlines()[0]  # the plan comes before its results
     page = (out / "report.html").read_text()
     assert page.count("<img") == 4 and "most suspicious" not in page.split("<img")[0]
+
+
+def overfitted(images, steps=1200):
+    """A U-Net that has learned these images by heart.
+
+    It is trained to predict not the one image that was noised, but the mean of all that may have been: the same
+    gradient on average, without its noise. Of all timesteps it sees those of a sampler's ten steps, but for the first
+    two, where there is only noise.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build_network("unet", images.shape, sizes=preset("small", images.shape), dropout=0.0)
+        adam, levels = torch.optim.Adam(model.parameters(), fused=True), torch.tensor(ddim_timesteps(10)[2:])
+        x0, alphas = images[:], ddpm_alphas().float()
+        for step in range(steps):
+            adam.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 50) * (1 + math.cos(math.pi * step / steps)) / 2
+            t = levels[torch.randint(len(levels), (len(x0),))]
+            a = alphas[t].view(-1, 1, 1, 1)
+            z = x0 + ((1 - a) / a).sqrt() * torch.randn_like(x0)
+            logits = -torch.cdist(z.flatten(1), x0.flatten(1)).square() / (2 * (1 - a) / a).flatten(1)
+            mean = (logits.softmax(dim=1) @ x0.flatten(1)).view_as(x0)
+            loss = (model(a.sqrt() * z, t).sample - mean).square().mean()
+            adam.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+    return model
+
+
+def test_a_network_that_learned_64_digits_by_heart_memorizes(digits, tmp_path, capsys):
+    """The same architecture, data and command as the zoo's network above: only the verdict differs."""
+    export_network(overfitted(digits[0].subset(range(64))), "x0", tmp_path / "network")
+    np.savez(tmp_path / "few.npz", images=digits[0].pixels[:64, 0])
+    np.savez(tmp_path / "unseen.npz", images=digits[1].pixels[:, 0])
+    out = tmp_path / "out"
+    assert main(["explain", str(tmp_path / "network"), "--data", f"npz:{tmp_path / 'few.npz'}", "--split", "all",
+                 "--holdout", f"npz:{tmp_path / 'unseen.npz'}", "--minutes", "0.2", "--models", "optimal", "wiener",
+                 "--device", "cpu", "--fail-if-memorized", "0.05", "--out", str(out)]) == 1
+    assert "memorizes" in capsys.readouterr().err
+    found = {s["about"]: s for s in json.loads((out / "verdict.json").read_text())["verdict"]}
+    assert found["memorized"]["holds"] and found["memorized"]["text"].startswith("It memorizes")
+    assert not found["generalizes"]["holds"] and found["generalizes"]["value"] > 2
+    assert found["explained"]["text"].startswith("optimal") and not found["equivariant"]["holds"]
 
 
 def test_pipelines_can_stop_at_memorization(tmp_path, monkeypatch, capsys):
