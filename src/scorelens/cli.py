@@ -297,7 +297,8 @@ def _expected(hint: Any) -> str:
 
 
 def _summary(function: Callable[..., Any]) -> str:
-    return (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ").partition(";")[0].rstrip(".") + "."
+    text = (inspect.getdoc(function) or "").split("\n\n")[0].replace("\n", " ").partition(";")[0]
+    return text if text.endswith("?") else text.rstrip(".") + "."
 
 
 def _helps(function: Callable[..., Any]) -> dict[str, str]:

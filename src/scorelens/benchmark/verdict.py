@@ -89,11 +89,17 @@ def _locality(found: Sequence[Mapping[str, Any]]) -> Iterator[Sentence]:
                    cosine >= limit)
     limit = THRESHOLDS["equivariant"][0]
     alike = sum(level["equivariance"] for level in levels) / len(levels)
-    bent = sum(level["nonlinearity"] for level in levels) / len(levels)
+    straight = sum(linear_share(level) for level in levels) / len(levels)
     told = "are" if alike >= limit else "are not"
     yield Sentence("equivariant", f"Its fields {told} the same everywhere: recentred, they have cosine {alike:.2f} "
-                   f"(limit {limit:g}); what its Jacobian does not predict is {bent:.0%} of its changes.", alike, limit,
-                   alike >= limit)
+                   f"(limit {limit:g}); its Jacobian predicts {straight:.0%} of its changes from one image to another.",
+                   alike, limit, alike >= limit)
+
+
+def linear_share(level: Mapping[str, Any]) -> float:
+    """What a model's Jacobian predicts of its change from one image to another: 1 if it is linear, and 0 if no change
+    at all would be a better guess."""
+    return max(0.0, 1 - float(level["nonlinearity"]))
 
 
 def mean_ratio(levels: Sequence[Mapping[str, Any]], model: str) -> float | None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.explain import Subject, build_models, examine, make_plan
@@ -57,8 +58,9 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
                   "held_out": held_out.describe() if held_out is not None else None, "plan": asdict(plan),
                   "noise": noise_record(range(seed, seed + plan.samples), subject.noise(plan.samples)),
                   "findings": found.numbers, "verdict": as_records(sentences),
-                  "repeat": f"scorelens explain {shlex.quote(checkpoint)} --data {shlex.quote(images.name)} "
-                            f"--minutes {minutes:g}"}
+                  "repeat": _repeat(images, checkpoint, {
+                      "holdout": holdout, "models": models, "minutes": minutes, "seed": seed,
+                      "trust-pickle": trust_pickle})}
         run.record.update(record)
         write_json(run.folder / "verdict.json", record)
         write_explanation(record, found.suspicious, found.nearest, found.fields, run.folder)
@@ -69,6 +71,26 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
         raise CheckFailedError(f"{name} memorizes: {share:.1%} of its samples copy a training image, more than "
                                f"{fail_if_memorized:.1%}")
     return run.final
+
+
+def _repeat(images: ImageSet, checkpoint: str, options: Mapping[str, Any]) -> str:
+    """The command that does it all again, with the flags of the data too."""
+    about = {"data": images.name, "split": images.split, **images.record, **options}
+    about["data-seed"] = images.record.get("seed")
+    about["resolution"] = "x".join(map(str, images.record.get("resolution", ())))
+    words = ["scorelens", "explain", checkpoint]
+    for flag in ("data", "split", "limit", "data-seed", "classes", "resolution", "channels", "flips", "mark", "gamma",
+                 *options):
+        match about.get(flag):
+            case None | False | "":
+                pass
+            case True:
+                words.append(f"--{flag}")
+            case list() | tuple() as several:
+                words += [f"--{flag}", *map(str, several)]
+            case value:
+                words += [f"--{flag}", f"{value:g}" if isinstance(value, float) else str(value)]
+    return shlex.join(words)
 
 
 def _held_out(images: ImageSet, holdout: str | None, test: ImageSet | None) -> ImageSet | None:

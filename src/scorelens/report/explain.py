@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from scorelens.benchmark.verdict import THRESHOLDS
+from scorelens.benchmark.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Block, Cell, Code, Definitions, Figure, Page, Section, Table, Text, write_page
@@ -96,12 +96,13 @@ def _locality(levels: Sequence[Numbers], fields: Mapping[str, Tensor], folder: P
     strips = [Strip(name, values.numpy(), (shape[1] // 2, shape[2] // 2)) for name, values in fields.items()]
     field_figure(strips, [level["sigma"] for level in levels], path)
     lines = [[f"{level['sigma']:.3g}", f"{level['cosine']['mean']:.3f}", f"{level['radius']['mean']:.1f}",
-              f"{level['equivariance']:.3f}", f"{level['wiener_equivariance']:.3f}", f"{level['nonlinearity']:.1%}",
+              f"{level['equivariance']:.3f}", f"{level['wiener_equivariance']:.3f}", f"{linear_share(level):.1%}",
               f"{level['asymmetry']:.1%}"] for level in levels]
+    caption = "Mean over nine pixels. Linear: how much of the changes from one sample to another the Jacobian predicts"
     return [Figure(path, "Sensitivity fields of the centre pixel, by noise level: the network's above the Wiener "
                    "filter's.", alt="sensitivity fields"),
-            Table(["σ", "cosine with Wiener", "radius, pixels", "equivariance", "Wiener's equivariance", "not linear",
-                   "not symmetric"], lines, "Mean over nine pixels")]
+            Table(["σ", "cosine with Wiener", "radius, pixels", "equivariance", "Wiener's equivariance", "linear",
+                   "not symmetric"], lines, caption)]
 
 
 def error_curves(levels: Sequence[Numbers], path: Path) -> None:
