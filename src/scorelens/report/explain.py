@@ -58,8 +58,8 @@ def _generalization(found: Numbers | None, folder: Path) -> list[Block]:
         return [Text(["Not measured: there are no held-out images. Give them with --holdout."])]
     path = folder / "errors.png"
     error_curves(found["levels"], path)
-    lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.4f}",
-              f"{level['held_out']['mean']:.4f}", f"{level['ratio']:.2f}" if level["ratio"] else "–"]
+    lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.3g}",
+              f"{level['held_out']['mean']:.3g}", f"{level['ratio']:.3g}" if level["ratio"] else "–"]
              for level in found["levels"]]
     return [Figure(path, "Error of one step by noise level: a network that memorizes does better on what it has seen. "
                    "The optimal denoiser is the limit of memorizing.", alt="error by noise level"),
