@@ -10,7 +10,7 @@ import torch
 
 import scorelens
 from scorelens.benchmark.explain import Subject, _seconds_per_image, build_models, examine, make_plan
-from scorelens.benchmark.verdict import THRESHOLDS, verdict
+from scorelens.benchmark.verdict import THRESHOLDS, linear_share, mean_ratio, verdict
 from scorelens.cli import main
 from scorelens.networks import load_network
 from scorelens.networks.architectures import build_network, preset
@@ -116,6 +116,20 @@ def test_pipelines_can_stop_at_memorization(tmp_path, monkeypatch, capsys):
     assert main([*flags, "--fail-if-memorized", "0.5", "--out", str(tmp_path / "a")]) == 1
     assert "memorizes: 100.0%" in capsys.readouterr().err and (tmp_path / "a" / "report.html").exists()
     assert main([*flags, "--out", str(tmp_path / "b")]) == 0
+
+
+def test_a_jacobian_that_overshoots_predicts_nothing():
+    assert linear_share({"nonlinearity": 0.25}) == 0.75 and linear_share({"nonlinearity": 17.0}) == 0
+
+
+def test_the_ratio_of_errors_is_a_geometric_mean_over_the_middle_levels():
+    def level(sigma, ratio, model="network"):
+        return {"sigma": sigma, "ratio": ratio, "model": model}
+
+    levels = [level(0.01, 99.0), level(0.5, 2.0), level(5.0, 8.0), level(1.0, None), level(60.0, 99.0),
+              level(1.0, 3.0, "optimal")]
+    assert mean_ratio(levels, "network") == pytest.approx(4) and mean_ratio(levels, "optimal") == 3
+    assert mean_ratio(levels, "wiener") is None
 
 
 def test_without_held_out_images_there_is_no_sentence_about_them(digits):

@@ -71,6 +71,23 @@ def test_numbers_of_the_table_are_those_of_the_rows(run):
     assert table["another seed"]["MSE"] == "{mean:.3f} ± {std:.3f}".format(**rows["another seed"]["mse"])
 
 
+def test_ours_stand_beside_the_papers():
+    """CelebA, of which the paper has wiener at 0.818: the difference has its sign, and the best formula is strong."""
+    def row(method, num, r2):
+        values = {"mean": r2, "std": 0.1, "low": r2 - 0.01, "high": r2 + 0.01}
+        cell = next(c for c in cells_of("table1", datasets=["celeba"]) if c.method == method)
+        return {**vars(cell), "cell": cell.key, "data": {"count": 10_000}, "r2": values, "mse": values,
+                "each": {"r2": [r2] * num, "mse": [r2] * num}}
+
+    rows = [row("optimal", 128, 0.2), row("wiener", 128, 0.7), row("another seed", 128, 0.95)]
+    table, told = VIEWS["table1"](Results(rows), "table1")
+    wiener = dict(zip(table.header, table.rows[1], strict=True))
+    assert wiener["paper"] == "0.818 ± 0.039" and wiener["difference"].text == "-0.118"
+    assert wiener["difference"].shade < 0 and wiener["r2"].text == "0.700 ± 0.100"
+    assert [dict(zip(table.header, line, strict=True))["r2"].strong for line in table.rows] == [False, True, False]
+    assert "in the paper's order: 1 of 1" in " ".join(told.paragraphs)
+
+
 def test_ones_own_data_are_escaped(tmp_path):
     images = scorelens.load_images("digits", limit=60).pixels[:, 0]
     source = tmp_path / HOSTILE.removeprefix("npz:").replace("/", "|")
