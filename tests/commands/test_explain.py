@@ -9,13 +9,15 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.benchmark.explain import Subject, _seconds_per_image, build_models, examine, make_plan
+from scorelens.benchmark.comparison import Sampled
+from scorelens.benchmark.explain import Subject, _seconds_per_image, build_models, examine, make_plan, memorization
 from scorelens.benchmark.verdict import THRESHOLDS, linear_share, mean_ratio, verdict
 from scorelens.cli import main
 from scorelens.networks import load_network
 from scorelens.networks.architectures import build_network, preset
 from scorelens.networks.export import export_network
 from scorelens.noise import ddim_timesteps, ddpm_alphas
+from scorelens.sampling import Step
 
 CPU = torch.device("cpu")
 
@@ -116,6 +118,18 @@ def test_pipelines_can_stop_at_memorization(tmp_path, monkeypatch, capsys):
     assert main([*flags, "--fail-if-memorized", "0.5", "--out", str(tmp_path / "a")]) == 1
     assert "memorizes: 100.0%" in capsys.readouterr().err and (tmp_path / "a" / "report.html").exists()
     assert main([*flags, "--out", str(tmp_path / "b")]) == 0
+
+
+def test_the_most_suspicious_samples_are_those_nearest_to_one_image(digits):
+    """Of samples between two training images, the one nearest to an end of the line."""
+    first, second = digits[0][[0, 900]]
+    images = torch.stack([torch.lerp(first, second, share) for share in (0.5, 0.1, 0.3)])
+    walked = Sampled([Step(0.01, images, images, images)], [0.0])
+    subject = Subject(load_network("digits-unet"), digits[0].subset([0, 900]), None, {}, CPU)
+    numbers, suspicious, nearest = memorization(subject, walked)
+    assert torch.equal(suspicious, images[[1, 2, 0]]) and torch.equal(nearest[:2], torch.stack([first, first]))
+    assert numbers["ratios"] == pytest.approx([1 / 9, 3 / 7, 1.0], rel=1e-4)
+    assert numbers["memorized"]["mean"] == pytest.approx(1 / 3)
 
 
 def test_a_jacobian_that_overshoots_predicts_nothing():
