@@ -105,3 +105,17 @@ def test_it_goes_where_a_module_goes(wiener):
     model = AnalyticModel(wiener.denoiser, (1, 8, 8))
     assert model.to(torch.float64).dtype == torch.float64 and model.device == torch.device("cpu")
     assert model(torch.zeros(1, 1, 8, 8, dtype=torch.float16), 10).sample.dtype == torch.float16
+
+
+def test_the_noise_levels_are_saved_too(tmp_path):
+    model = AnalyticModel.build("wiener", "digits")
+    model.schedule = scorelens.noise.beta_schedule("squaredcos_cap_v2")
+    model.save_pretrained(tmp_path)
+    again = AnalyticModel.from_pretrained(tmp_path)
+    assert again.schedule.sigma(500) == pytest.approx(model.schedule.sigma(500), rel=1e-6)
+    assert again.schedule.sigma(500) != pytest.approx(scorelens.noise.beta_schedule("linear").sigma(500), rel=0.01)
+
+
+def test_the_prediction_is_as_precise_as_what_was_given():
+    model = AnalyticModel(lambda z, sigma: z.double() / 2, (1, 8, 8))
+    assert model(torch.zeros(2, 1, 8, 8), 10).sample.dtype == torch.float32

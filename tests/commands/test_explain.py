@@ -192,6 +192,16 @@ def test_the_command_on_the_page_does_it_all_again(tmp_path, capsys):
     assert second["data"] == first["data"] and second["repeat"] == first["repeat"]
 
 
+def test_what_was_trained_on_is_not_held_out(tmp_path, capsys):
+    """Of a source that was used whole, the test split is training data too."""
+    flags = ["explain", "digits-unet", "--data", "digits", "--models", "wiener", "--minutes", "0.02", "--device", "cpu"]
+    for split, about in ("train", 5), ("all", 4):
+        assert main([*flags, "--split", split, "--out", str(tmp_path / split)]) == 0
+        record = json.loads((tmp_path / split / "verdict.json").read_text())
+        assert len(record["verdict"]) == about and (record["held_out"] is None) == (split == "all")
+    assert "there are no held-out images" in (tmp_path / "all" / "report.html").read_text()
+
+
 def test_mistakes_are_told(tmp_path, capsys):
     np.savez(tmp_path / "mine.npz", images=scorelens.load_images("digits").pixels[:30, 0])
     source = f"npz:{tmp_path / 'mine.npz'}"
