@@ -8,6 +8,7 @@ of one, in which every share is the whole and nothing is sent anywhere.
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import threading
@@ -28,6 +29,8 @@ T = TypeVar("T")
 START = timedelta(minutes=5)  # for all to meet
 PATIENCE = timedelta(days=1)  # with one who is busy; who is dead is found out by the heartbeat
 BEAT, SILENCE, GRACE = 2.0, 20.0, 5.0  # seconds: between signs of life, until one is missed, to end in good order
+
+ENDS = "The job ends without results; bench goes on where it was with the same command"
 
 
 class WorkerLost(BaseException):
@@ -119,12 +122,11 @@ class World:
         try:
             yield
         except RuntimeError as error:
-            why = str(error).strip().splitlines()[0]
-            raise WorkerLost(f"a worker was lost: {self} waited for the others in vain ({why}). The job ends, "
-                             "and nothing half-written is left") from error
+            why = re.sub(r"^\[\S+] ", "", str(error)).splitlines()[0].split(". ")[0]  # without gloo's line of code
+            raise WorkerLost(f"a worker was lost: {self} waited for it in vain ({why}). {ENDS}") from error
 
     def __str__(self) -> str:
-        return f"process {self.rank} of {self.size}"
+        return f"rank {self.rank} of {self.size}"
 
 
 ALONE = World()
@@ -172,8 +174,7 @@ def joined() -> Iterator[World]:
         _joined = here
         try:
             yield here
-            with here._together():
-                dist.barrier()  # the first may still be writing
+            here.total(torch.zeros(1))  # the first may still be writing
             if formed:
                 dist.destroy_process_group()
         finally:
@@ -204,8 +205,7 @@ def tell(message: str) -> None:
 def _heartbeat(here: World, store: dist.Store) -> Iterator[None]:
     """Signs of life within this block, and WorkerLost where those of others are missed, or torchrun ends the job."""
     def ended(*_: object) -> None:
-        raise WorkerLost(f"{here} was told to end: a worker was lost, or the job was cancelled. "
-                         "Nothing half-written is left")
+        raise WorkerLost(f"a worker was lost, or the job was cancelled: {here} was told to end. {ENDS}")
 
     done, in_main = threading.Event(), threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, ended) if in_main else None
@@ -236,6 +236,6 @@ def _watch(here: World, store: dist.Store, done: threading.Event) -> None:
         if silent:
             os.kill(os.getpid(), signal.SIGTERM)
             if not done.wait(GRACE):  # stuck where no signal reaches it
-                tell(f"scorelens: error: a worker was lost: process {silent[0]} of {here.size} gives no sign of life")
+                tell(f"scorelens: error: a worker was lost: {here} hears no sign of life of rank {silent[0]}. {ENDS}")
                 os._exit(1)
             return
