@@ -23,6 +23,9 @@ from scorelens.cli import main
 from scorelens.commands.run_folder import choose_device
 from scorelens.data.shared import shared
 from scorelens.distributed import WorkerLost, World
+from scorelens.posterior.costs import Rates, measured_rates
+from scorelens.posterior.patches import Translations
+from scorelens.posterior.shares import share_of
 from scorelens.posterior.softmax import State, merge_processes
 from tests import sharing
 
@@ -52,7 +55,7 @@ def machines(argv, *folders):
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """The folders of 1, 2 (as two machines) and 3 processes (by torchrun), filled for the first worker who asks."""
+    """The folders of 1, 2 (by torchrun) and 3 processes (as three machines), filled for the first worker who asks."""
     base = tmp_path_factory.getbasetemp()
     base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sharing"
     folders = {size: base / str(size) for size in (1, 2, 3)}
@@ -67,20 +70,20 @@ def make(folders):
     for folder in folders.values():
         folder.mkdir(parents=True)
         np.savez(folder / "many.npz", images=pixels)
-    three = subprocess.Popen([*TORCHRUN, "3", "-m", "tests.sharing", str(folders[3]), "commands"], text=True,
-                             cwd=folders[3], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                             env=environment(SCORELENS_CACHE=str(folders[3] / "cache")))
-    two = machines(["-m", "tests.sharing", str(folders[2])], folders[2] / "a", folders[2] / "b")
+    two = subprocess.Popen([*TORCHRUN, "2", "-m", "tests.sharing", str(folders[2]), "commands"], text=True,
+                           cwd=folders[2], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                           env=environment(SCORELENS_CACHE=str(folders[2] / "cache")))
+    three = machines(["-m", "tests.sharing", str(folders[3])], *(folders[3] / name for name in "abc"))
     sharing.together(folders[1])
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folders[1])
         assert sharing.by_commands(folders[1]) == [0, 0, 0, 0]
-    for process in two:
+    for process in three:
         _, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
-    out, err = three.communicate(timeout=200)
-    (folders[3] / "out.txt").write_text(out)
-    (folders[3] / "err.txt").write_text(err)
+    out, err = two.communicate(timeout=200)
+    (folders[2] / "out.txt").write_text(out)
+    (folders[2] / "err.txt").write_text(err)
 
 
 @pytest.mark.parametrize("size", [2, 3])
@@ -107,8 +110,7 @@ def test_a_process_holds_its_share_of_the_images(jobs, size):
     for each in facts:
         assert each["size"] == size and each["mapped"] and each["sliced"] and each["centre"] == alone["centre"]
         assert 0 < each["held"] < each["own"] * image + edges < sharing.MANY[0] * image
-    machines_of = {2: [1, 1], 3: [1, 0, 0]}
-    assert [each["loaded"] for each in facts] == machines_of[size]  # one process of each machine reads the source
+    assert [each["loaded"] for each in facts] == {2: [1, 0], 3: [1, 1, 1]}[size]  # one process of each machine
 
 
 def test_the_group_is_left_in_good_order(jobs):
@@ -118,25 +120,25 @@ def test_the_group_is_left_in_good_order(jobs):
 
 def test_commands_write_what_one_process_writes_and_write_it_once(jobs):
     for command in sharing.COMMANDS:
-        one, three = jobs[1] / command, jobs[3] / command
-        assert files(one) == files(three), command
+        one, two = jobs[1] / command, jobs[2] / command
+        assert files(one) == files(two), command
         for name in ("rows.jsonl", "run.json"):
             if (one / name).exists():
-                compare_lines(one / name, three / name)
-    one, three = (np.load(jobs[size] / "sample" / "images.npz") for size in (1, 3))
-    np.testing.assert_allclose(three["floats"], one["floats"], rtol=0, atol=1e-5)
-    assert json.loads((jobs[3] / "sample" / "run.json").read_text())["environment"]["processes"] == 3
-    assert not [path for path in jobs[3].iterdir() if path.name.startswith(".")]
+                compare_lines(one / name, two / name)
+    one, two = (np.load(jobs[size] / "sample" / "images.npz") for size in (1, 2))
+    np.testing.assert_allclose(two["floats"], one["floats"], rtol=0, atol=1e-5)
+    assert json.loads((jobs[2] / "sample" / "run.json").read_text())["environment"]["processes"] == 2
+    assert not [path for path in jobs[2].iterdir() if path.name.startswith(".")]
 
 
 def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.suffix != ".lock")
 
 
-def compare_lines(one, three):
+def compare_lines(one, two):
     """JSON for JSON: the same keys, words and numbers, but for times and places."""
     read = [[json.loads(line) for line in (path.read_text().splitlines() if path.suffix == ".jsonl"
-                                           else [path.read_text()])] for path in (one, three)]
+                                           else [path.read_text()])] for path in (one, two)]
     assert len(read[0]) == len(read[1])
     for a, b in zip(*read, strict=True):
         left, right = dict(leaves(a)), dict(leaves(b))
@@ -158,11 +160,11 @@ def leaves(value, name=""):
 
 
 def test_only_the_first_process_is_heard(jobs):
-    out, err = ((jobs[3] / name).read_text() for name in ("out.txt", "err.txt"))
+    out, err = ((jobs[2] / name).read_text() for name in ("out.txt", "err.txt"))
     assert out.count("3 images in") == 1 and out.count("| phase ") == 1 and out.count("compare/report.html") == 1
     assert out.count("1 cells measured, 2 failed") == out.count("failed: samples celeba") == 2  # run, and taken up
     assert err.count("scorelens: error: scorelens train runs in one process") == 1
-    assert err.count("scorelens: error") == 1 and not (jobs[3] / "train").exists()
+    assert err.count("scorelens: error") == 1 and not (jobs[2] / "train").exists()
 
 
 def test_a_killed_worker_ends_the_job_of_torchrun(tmp_path):
@@ -267,6 +269,55 @@ def test_states_merge_across_processes_as_across_chunks():
         assert state.mean.item() == pytest.approx((6 + w) / (2 + w)) and state.best.item() == 5
 
 
+class Led(World):
+    """A world in which the first process has its own idea of every number."""
+
+    def __init__(self, number):
+        super().__init__(1, 2)
+        self.__dict__["number"] = number
+
+    def agreed(self, mine):
+        return torch.full_like(mine, self.number)
+
+    def least(self, part):
+        return part
+
+    total = least
+
+
+def test_all_denoise_what_the_first_process_has(monkeypatch):
+    """Noisy images that differ by a rounding, as a GPU may have them, must not be mixed in one softmax."""
+    images = scorelens.load_images("digits", limit=20)
+    stats = scorelens.fit_gaussian(images)
+    monkeypatch.setattr(distributed, "team", lambda count: Led(0.25))
+    for options in ({}, {"softmax": "batch-mean", "softmax_batch": 5}):
+        model = scorelens.build_denoiser("locality", images.part(range(10, 20)), threshold=0.1, stats=stats, **options)
+        z = torch.zeros(1, 1, 8, 8)
+        torch.testing.assert_close(model(z, 1.0), model(z + 1, 1.0), rtol=0, atol=0)
+
+
+def test_all_choose_their_plans_by_the_rates_of_the_first(monkeypatch):
+    monkeypatch.setattr(distributed, "world", lambda: Led(3.0))
+    device = torch.device("cpu")
+    assert measured_rates.__wrapped__(device, torch.float32) == Rates(3.0, 3.0, 3.0, 3.0, 3.0)
+
+
+def test_translations_are_divided_by_images(monkeypatch):
+    """All translations of some images, not some translations of all."""
+    images = scorelens.load_images("digits", limit=9)
+    monkeypatch.setattr(distributed, "team", lambda count: Led(0.0))
+    share = share_of(Translations(images))
+    assert len(share.source.images) == 5 and share.rows == range(5 * 64) and share.team.size == 2
+    assert np.shares_memory(share.source.images.pixels, images.pixels)
+
+
+def test_the_program_of_the_page_runs(capsys):
+    page = (ROOT / "docs" / "distributed.md").read_text()
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    exec(code, {})
+    assert "torch.Size([8, 1, 8, 8])" in capsys.readouterr().out
+
+
 def test_silence_is_noticed(monkeypatch):
     """The first process hears nothing of the second: SIGTERM reaches it, and becomes the error."""
     monkeypatch.setattr(distributed, "BEAT", 0.02)
@@ -290,8 +341,8 @@ def test_signs_of_life_are_heard(monkeypatch):
 
 
 def test_a_failed_collective_is_a_lost_worker():
-    with pytest.raises(WorkerLost, match=re.escape("a worker was lost: rank 1 of 3 waited for it in vain (Connection closed)")), \
-            World(1, 3)._together():
+    says = re.escape("a worker was lost: rank 1 of 3 waited for it in vain (Connection closed)")
+    with pytest.raises(WorkerLost, match=says), World(1, 3)._together():
         raise RuntimeError("[/gloo/pair.cc:553] Connection closed. GLHF!\nand a long trace")
 
 

@@ -48,8 +48,7 @@ COMMANDS = {
     "data list": Command(list_sources, "scorelens data list"),
     "data info": Command(info, "scorelens data info digits", data="positional"),
     "data spectra": Command(spectra, "scorelens data spectra --sources digits leaves --limit 200 --resolution 8"),
-    "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16\n"
-                      "  torchrun --nproc-per-node 2 -m scorelens.cli sample --data digits --num 16",
+    "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
                       data="flag", divided=True),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
@@ -173,7 +172,7 @@ def _parser(name: str, argv: list[str]) -> _Parser:
     """The flags of a command: of its data, its own, and those of the denoiser that argv names."""
     command = COMMANDS[name]
     parser = _Parser(prog=f"scorelens {name}", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
-                     description=_summary(command.function), epilog=f"example:\n  {command.example}",
+                     description=_summary(command.function), epilog=_examples(command),
                      formatter_class=argparse.RawDescriptionHelpFormatter, usage=_usage(name))
     if command.data != "none":
         group = parser.add_argument_group("data")
@@ -192,6 +191,11 @@ def _parser(name: str, argv: list[str]) -> _Parser:
         denoiser_options(chosen)  # refuses an unknown name
         _add_flags(parser.add_argument_group(f"options of --denoiser {chosen}"), DENOISERS[chosen], prefix="denoiser.")
     return parser
+
+
+def _examples(command: Command) -> str:
+    shared = f"torchrun --nproc-per-node 2 -m -- scorelens.cli {command.example.removeprefix('scorelens ')}"
+    return f"example:\n  {command.example}" + (f"\nby two processes:\n  {shared}" if command.divided else "")
 
 
 def _chosen_denoiser(function: Callable[..., Any], argv: list[str]) -> str:

@@ -154,29 +154,26 @@ def launched() -> World:
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Within this block the processes that torchrun started work together; without torchrun nothing happens.
-
-    A script that formed a process group of its own keeps it.
-    """
+    """Within this block the processes that torchrun started work together; without torchrun nothing happens."""
     global _joined, _store, _meeting, _blocks
     if launched().size == 1 or _joined.size > 1:
         yield _joined
         return
-    here, formed = launched(), not dist.is_initialized()
-    _meeting = _meeting or next(dist.rendezvous("env://", here.rank, here.size, timeout=START))[0]
-    _blocks += 1
-    _store = dist.PrefixStore(f"scorelens {_blocks}", _meeting)
-    if formed:
-        backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-        dist.init_process_group(backend, store=_store, rank=here.rank,
-                                world_size=here.size, timeout=PATIENCE)
+    if dist.is_initialized():
+        raise ScorelensError("this process is in a group of torch.distributed already; leave it before joined()")
+    here = launched()
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
+    with here._together():
+        _meeting = _meeting or next(dist.rendezvous("env://", here.rank, here.size, timeout=START))[0]
+        _blocks += 1
+        _store = dist.PrefixStore(f"scorelens {_blocks}", _meeting)
+        dist.init_process_group(backend, store=_store, rank=here.rank, world_size=here.size, timeout=PATIENCE)
     with _heartbeat(here, _store):
         _joined = here
         try:
             yield here
             here.total(torch.zeros(1))  # the first may still be writing
-            if formed:
-                dist.destroy_process_group()
+            dist.destroy_process_group()
         finally:
             _joined = ALONE
 
