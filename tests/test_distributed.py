@@ -260,13 +260,14 @@ class Pair(World):
 
 
 def test_states_merge_across_processes_as_across_chunks():
-    """Distances 1000 apart at a scale of 1: the far process has no weight, and nothing overflows."""
-    near = State(torch.tensor([[5.0]]), torch.tensor([[2.0]]), torch.tensor([[[6.0]]]))
-    for gap in (0.0, 0.5, 1000.0):
-        team = Pair(torch.tensor([[5.0 + gap]]), torch.exp(torch.tensor([[-gap]])), torch.exp(torch.tensor([[[-gap]]])))
-        (state,) = merge_processes([near], 1.0, team)
-        w = np.exp(-gap)
-        assert state.mean.item() == pytest.approx((6 + w) / (2 + w)) and state.best.item() == 5
+    """Distances up to 1000 apart at a scale of 1: the farther process has no weight, and nothing overflows."""
+    mine = State(torch.tensor([[5.0]]), torch.tensor([[2.0]]), torch.tensor([[[6.0]]]))
+    for gap in (-1000.0, -0.5, 0.0, 0.5, 1000.0):
+        own, other = np.exp(min(gap, 0)), np.exp(-max(gap, 0))  # weights relative to the nearer of both
+        team = Pair(torch.tensor([[5.0 + gap]]), torch.tensor([[other]]), torch.tensor([[[other]]]))
+        (state,) = merge_processes([mine], 1.0, team)
+        assert state.mean.item() == pytest.approx((6 * own + other) / (2 * own + other))
+        assert state.best.item() == 5 + min(gap, 0)
 
 
 class Led(World):
