@@ -9,11 +9,12 @@ import pytest
 from scorelens import DENOISERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
-BASE = {"types", "progress", "files", "timings"}  # what everyone may use
+BASE = {"types", "progress", "files", "timings", "distributed"}  # what everyone may use
 MAY_IMPORT = {
     "types": set(),
     "progress": set(),
     "timings": set(),
+    "distributed": {"types"},
     "files": {"types"},
     "noise": BASE,
     "data": BASE,

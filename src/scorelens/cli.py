@@ -9,11 +9,12 @@ import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
-from scorelens import __version__, progress
+from scorelens import __version__, distributed, progress
 from scorelens.commands.app import app
 from scorelens.commands.bench import bench_list, bench_report, bench_run
 from scorelens.commands.calibrate import calibrate
@@ -39,6 +40,7 @@ class Command:
     example: str
     data: Literal["flag", "optional", "positional", "none"] = "none"
     first: str = ""  # the parameter that needs no flag, and comes first
+    divided: bool = False  # several processes, started by torchrun, may share its work
 
 
 COMMANDS = {
@@ -47,19 +49,19 @@ COMMANDS = {
     "data info": Command(info, "scorelens data info digits", data="positional"),
     "data spectra": Command(spectra, "scorelens data spectra --sources digits leaves --limit 200 --resolution 8"),
     "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
-                      data="flag"),
+                      data="flag", divided=True),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
     "voids": Command(voids, "scorelens voids --data digits --models digits-unet optimal wiener locality", data="flag"),
     "manipulation": Command(manipulation, "scorelens manipulation --data digits --networks digits-unet --pattern I "
                             "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32",
-                       data="flag"),
+                       data="flag", divided=True),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
                          "--denoiser ls --num 8", data="flag"),
     "explain": Command(explain, "scorelens explain digits-unet --data digits --minutes 0.2", data="flag",
                        first="checkpoint"),
-    "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names"),
+    "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names", divided=True),
     "bench list": Command(bench_list, "scorelens bench list"),
     "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
     "app": Command(app, "scorelens app", data="optional"),
@@ -79,10 +81,13 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run one command; the exit code is 2, after one line on stderr, for any mistake of the user's."""
     try:
-        with progress.shown():
+        with distributed.joined(), _voice():
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
-        print(f"scorelens: error: {error}", file=sys.stderr)
+        distributed.tell(f"scorelens: error: {error}")
+    except distributed.WorkerLost as error:
+        distributed.tell(f"scorelens: error: {error}")
+        return 1
     except CheckFailedError as error:
         print(f"scorelens: {error}", file=sys.stderr)
         return 1
@@ -90,12 +95,23 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
         return 0
     except OSError as error:
-        print(f"scorelens: error: {error.filename or ''}: {error.strerror or error}", file=sys.stderr)
+        distributed.tell(f"scorelens: error: {error.filename or ''}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print("scorelens: interrupted; nothing half-written is left (train, calibrate and bench go on with the same "
-              "command)", file=sys.stderr)
+        distributed.tell("scorelens: interrupted; nothing half-written is left (train, calibrate and bench go on with "
+                         "the same command)")
         return 130
     return 2
+
+
+@contextmanager
+def _voice() -> Iterator[None]:
+    """Of several processes only the first is heard."""
+    if distributed.world().first:
+        with progress.shown():
+            yield
+    else:
+        with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+            yield
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -109,6 +125,10 @@ def _dispatch(argv: list[str]) -> int:
     if {"-h", "--help"} & set(rest):
         print(_parser(name, rest).format_help())
         return 0
+    if distributed.world().size > 1 and not COMMANDS[name].divided:
+        shared = [f"scorelens {each}" for each, command in COMMANDS.items() if command.divided]
+        raise ScorelensError(f"scorelens {name} runs in one process, without torchrun; {', '.join(shared)} can share "
+                             "their work")
     _call(name, list(_with_config(rest)))
     return 0
 
@@ -152,7 +172,7 @@ def _parser(name: str, argv: list[str]) -> _Parser:
     """The flags of a command: of its data, its own, and those of the denoiser that argv names."""
     command = COMMANDS[name]
     parser = _Parser(prog=f"scorelens {name}", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
-                     description=_summary(command.function), epilog=f"example:\n  {command.example}",
+                     description=_summary(command.function), epilog=_examples(command),
                      formatter_class=argparse.RawDescriptionHelpFormatter, usage=_usage(name))
     if command.data != "none":
         group = parser.add_argument_group("data")
@@ -171,6 +191,11 @@ def _parser(name: str, argv: list[str]) -> _Parser:
         denoiser_options(chosen)  # refuses an unknown name
         _add_flags(parser.add_argument_group(f"options of --denoiser {chosen}"), DENOISERS[chosen], prefix="denoiser.")
     return parser
+
+
+def _examples(command: Command) -> str:
+    shared = f"torchrun --nproc-per-node 2 -m -- scorelens.cli {command.example.removeprefix('scorelens ')}"
+    return f"example:\n  {command.example}" + (f"\nby two processes:\n  {shared}" if command.divided else "")
 
 
 def _chosen_denoiser(function: Callable[..., Any], argv: list[str]) -> str:

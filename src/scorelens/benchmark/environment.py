@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens import distributed
+
 STATUS = Path("/proc/self/status")  # of Linux
 PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers")
 
@@ -27,6 +29,7 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "commit": _commit(),
         "device": _device_name(torch.device(device)),
         "threads": torch.get_num_threads(),
+        **({"processes": distributed.world().size} if distributed.world().size > 1 else {}),
     }
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from scorelens import progress
+from scorelens import distributed, progress
 from scorelens.benchmark.cells import Found, Place, measure_cell
 from scorelens.benchmark.environment import environment, peak_memory, reset_peak_memory
 from scorelens.benchmark.specs import Cell
@@ -43,16 +43,23 @@ def run_cells(cells: Sequence[Cell], folder: Path, place: Place, *, retry: bool 
     Args:
         retry: forget the failures of earlier runs, and try those cells again.
     """
-    path, done = folder / ROWS, {row["cell"]: row for row in read_rows(folder / ROWS)}
-    if retry:
-        done = {key: row for key, row in done.items() if "failed" not in row}
-    _rewrite(path, done.values())  # without half a line at its end
-    (folder / PICTURES).mkdir(exist_ok=True)
+    done = distributed.world().told(lambda: _taken_up(folder, retry))
     for cell in progress.weighted(cells, "benchmark", [0 if c.key in done else expected_work(c) for c in cells]):
         if cell.key not in done:
             done[cell.key] = carry_out(cell, folder, place)
-            _append(path, done[cell.key])
+            if distributed.world().first:
+                _append(folder / ROWS, done[cell.key])
         yield done[cell.key]
+
+
+def _taken_up(folder: Path, retry: bool) -> dict[str, dict[str, Any]]:
+    """The rows that are there, by cell, and the folder made ready for more."""
+    done = {row["cell"]: row for row in read_rows(folder / ROWS)}
+    if retry:
+        done = {key: row for key, row in done.items() if "failed" not in row}
+    _rewrite(folder / ROWS, done.values())  # without half a line at its end
+    (folder / PICTURES).mkdir(exist_ok=True)
+    return done
 
 
 def carry_out(cell: Cell, folder: Path, place: Place) -> dict[str, Any]:
@@ -62,12 +69,14 @@ def carry_out(cell: Cell, folder: Path, place: Place) -> dict[str, Any]:
     try:
         found = measure_cell(cell, place)
     except Exception as error:  # whatever went wrong is that cell's result; the others are not to blame
+        if distributed.world().size > 1 and not isinstance(error, ScorelensError):
+            raise  # but other processes may be in the midst of it
         found = Found({"failed": f"{type(error).__name__}: {error}" if not isinstance(error, ScorelensError)
                        else str(error)})
     row = {"cell": cell.key, **asdict(cell), "source": cell.data, "started": started, **found.row,
            "seconds": time.perf_counter() - clock, "peak_memory_bytes": peak_memory(),
            "environment": environment(place.device)}
-    if found.pictures:
+    if found.pictures and distributed.world().first:
         row["pictures"] = f"{PICTURES}/{picture_name(cell)}"
         with atomic_file(folder / row["pictures"]) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **found.pictures)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from scorelens import distributed
 from scorelens.benchmark.cells import Place
 from scorelens.benchmark.results import Results
 from scorelens.benchmark.run import ROWS, read_rows, run_cells
@@ -51,7 +52,7 @@ def bench_run(names: Sequence[str], *, scale: Literal["cpu", "paper"] = "cpu", o
     folder = Path(out or Path("runs") / f"bench-{'-'.join(names)}").expanduser()
     with resumable_folder(folder, {"names": list(names), "scale": scale, "own": own}, "bench"):
         rows = list(run_cells(cells, folder, place, retry=retry_failed))
-        page = write_report(folder)
+        page = write_report(folder) if distributed.world().first else folder
     failed = [row for row in rows if "failed" in row]
     for row in failed:
         print(f"failed: {row['cell']}: {row['failed']}")

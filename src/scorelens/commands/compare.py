@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens import distributed
 from scorelens.benchmark.comparison import Sampled, agreement, originality, sampled, single_steps
 from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.models import build_spec
@@ -105,7 +106,8 @@ def carry_out(command: str, folder: str, setting: Setting, networks: Sequence[st
         print(f"note: {note}")
     with run_folder(command, folder, out, setting.device) as run:
         methods = run_methods(setting, others, specs)
-        write_comparison(run, setting, methods, title)
+        if distributed.world().first:
+            write_comparison(run, setting, methods, title)
     print(f"{comparison_table([m.row for m in methods])}\n\npage: {run.final / 'report.html'}")
     return run.final
 
@@ -142,7 +144,8 @@ def choose(setting: Setting, candidates: Sequence[Spec], reference: Sampled) -> 
     tried = [setting.sample(build_spec(spec, setting.images, setting.reference), f"choosing: {spec.label}",
                             setting.tuning_seeds) for spec in candidates]
     seeds = setting.tuning_seeds
-    scores = [agreement(found, reference)["r2"]["mean"] for found in tried]
+    mine = torch.tensor([agreement(found, reference)["r2"]["mean"] for found in tried], dtype=torch.float64)
+    scores = distributed.world().agreed(mine).tolist()
     record = {"seeds": [seeds.start, seeds.stop - 1], "r2": dict(zip(map(str, candidates), scores, strict=True))}
     return candidates[max(range(len(scores)), key=scores.__getitem__)], record
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +13,7 @@ from typing import Any
 
 import torch
 
+from scorelens import distributed
 from scorelens.benchmark.environment import environment, peak_memory
 from scorelens.files import fresh_folder, write_json
 from scorelens.types import ScorelensError
@@ -29,6 +31,9 @@ class Run:
 @contextmanager
 def run_folder(command: str, label: str, out: Path | None, device: torch.device | str = "cpu") -> Iterator[Run]:
     """A run whose results appear, complete, in `out` (else the next free `runs/<command>-<label>`), or not at all."""
+    if not distributed.world().first:
+        yield Run(Path(os.devnull), Path(os.devnull))  # the first writes, for all
+        return
     final = Path(out) if out is not None else _next_free(Path("runs"), f"{command}-{label}")
     started, clock = time.strftime("%Y-%m-%dT%H:%M:%S%z"), time.perf_counter()
     with fresh_folder(final) as folder:
@@ -47,6 +52,9 @@ def resumable_folder(folder: Path, config: Mapping[str, Any], what: str) -> Iter
     """
     from filelock import FileLock, Timeout
 
+    if not distributed.world().first:
+        yield
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -81,11 +89,15 @@ def _claim(folder: Path, config: Mapping[str, Any], what: str) -> None:
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device called `name`; `auto` is cuda, else mps, else the CPU."""
+    """The device called `name`; `auto` is cuda, else mps, else the CPU. Of several processes each has its own GPU."""
+    alone = distributed.world().size == 1
     if name == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
+        mps = alone and torch.backends.mps.is_available()
+        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    if not alone and name not in ("cuda", "cpu"):
+        raise ScorelensError(f"several processes work together on cuda or cpu, not on {name!r}")
     try:
-        device = torch.device(name)
+        device = torch.device(name) if alone or name == "cpu" else distributed.own_gpu()
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         raise ScorelensError(f"device {name!r} is not to be had here; use auto, cuda, mps or cpu") from error

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from scorelens import timings
+from scorelens import distributed, timings
 from scorelens.benchmark.comparison import sampled
 from scorelens.benchmark.environment import noise_record
 from scorelens.benchmark.models import build_spec
@@ -61,7 +61,8 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
         found = sampled(model, noise, sigmas, method=sampler)
         run.record["step_seconds"] = found.seconds
         run.record.update(plans=plans(model, noise, sigmas), phase_seconds=dict(phases))
-        write_samples(run, found.steps, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
+        if distributed.world().first:
+            write_samples(run, found.steps, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
     print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
           f"{run.final / 'trajectory.png'}")
     if profile:

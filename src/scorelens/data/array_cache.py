@@ -28,6 +28,14 @@ def new_array(path: Path, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
         array.flush()
 
 
+def keep_array(path: Path, array: np.ndarray) -> None:
+    """The array as the file `path`, unless that is there already."""
+    if not path.exists():
+        _check_space(path.parent, array.nbytes)
+        with atomic_file(path) as partial:
+            np.save(partial, array, allow_pickle=False)
+
+
 def open_array(path: Path) -> np.ndarray:
     """The file's array, read as it is needed; mode "c" (copy on write), because torch warns about read-only memory."""
     return np.load(path, mmap_mode="c")

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scorelens import distributed
 from scorelens.types import ScorelensError, Shape
 
 
@@ -81,8 +82,10 @@ class ImageSet:
     @cached_property
     def centre(self) -> np.ndarray:
         """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it costs no digit."""
-        total = sum((self.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(self), 4096)),
+        own, team = self.own(), distributed.team(len(self))
+        total = sum((own.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(own), 4096)),
                     np.zeros(self.shape))
+        total = team.total(torch.from_numpy(total)).numpy()
         mean = total / len(self) if self.pixels.dtype == np.uint8 else 127.5 * (1 + total / len(self))
         return np.rint(mean).clip(0, 255).astype(np.uint8)
 
@@ -96,6 +99,15 @@ class ImageSet:
         indices = np.asarray(indices, dtype=np.int64)
         return replace(self, pixels=self.pixels[indices], record={**self.record, **record},
                        labels=None if self.labels is None else self.labels[indices])
+
+    def part(self, rows: range) -> ImageSet:
+        """These neighbouring images: a slice, which copies nothing."""
+        cut = slice(rows.start, rows.stop)
+        return replace(self, pixels=self.pixels[cut], labels=None if self.labels is None else self.labels[cut])
+
+    def own(self) -> ImageSet:
+        """This process's share, of several that work on the same images; all, if it is alone."""
+        return self.part(distributed.team(len(self)).share(len(self)))
 
     def describe(self) -> dict[str, Any]:
         """What a run's record says about its data."""

@@ -16,6 +16,7 @@ from scorelens.data.hub import load_hub
 from scorelens.data.images import ImageSet
 from scorelens.data.leaves import load_leaves
 from scorelens.data.resize import resize, to_channels
+from scorelens.data.shared import shared
 from scorelens.data.splits import check_split
 from scorelens.types import ScorelensError, unknown
 
@@ -133,13 +134,18 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
     entry, place = _find(source, root)
     decoding = Decoding(_size(resolution), _channels(channels), skip_bad)
     check_draw(limit, seed)
-    images = entry.load(Request(source, place, check_split(split or entry.split), limit, seed, decoding, download))
-    if classes is not None:
-        images = only_classes(images, [classes] if isinstance(classes, str) else classes)
-    images = limited(images, limit, seed)
-    images = _reshaped(images, decoding)
-    images = with_flips(images) if flips else images
-    return images if mark is None else with_mark(images, mark, gamma, seed)
+    request = Request(source, place, check_split(split or entry.split), limit, seed, decoding, download)
+
+    def load() -> ImageSet:
+        images = entry.load(request)
+        if classes is not None:
+            images = only_classes(images, [classes] if isinstance(classes, str) else classes)
+        images = limited(images, limit, seed)
+        images = _reshaped(images, decoding)
+        images = with_flips(images) if flips else images
+        return images if mark is None else with_mark(images, mark, gamma, seed)
+
+    return shared(load)
 
 
 def _find(source: str, root: str | Path | None) -> tuple[Source, str]:

@@ -13,6 +13,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import nearest_images
 from scorelens.denoisers.locality import Locality, locality
@@ -34,7 +35,7 @@ class Golden:
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        chosen = self.chosen(z.detach(), sigma)
+        chosen = distributed.world().agreed(torch.from_numpy(self.chosen(z.detach(), sigma))).numpy()
         return torch.cat([replace(self.locality, source=self.images.subset(rows))(z[k:k + 1], sigma)
                           for k, rows in enumerate(chosen)])
 

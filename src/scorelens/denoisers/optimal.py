@@ -8,6 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.data.neighbours import nearest_images
 from scorelens.posterior import (
@@ -44,8 +45,9 @@ class Optimal:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
         if self.neighbours is None:
             return self._mean(self.images, z, sigma)
-        near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices.cpu().numpy()
-        return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(near)])
+        near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices
+        chosen = distributed.world().agreed(near).cpu().numpy()
+        return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
         """The plan that a call takes, and its expected cost."""

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scorelens import progress
+from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.posterior.patches import Patches, SomePatches
 
@@ -29,7 +29,7 @@ class Clusters:
 
     def groups(self, z: Float[Tensor, "n d"]) -> Iterator[tuple[Int[Tensor, "m"], SomePatches]]:
         """The noisy patches of each cluster, and the source that they are compared with."""
-        own = _nearest(z.detach().float().cpu().numpy(), self.centres)
+        own = _agreed(_nearest(z.detach().float().cpu().numpy(), self.centres))
         for cluster in np.unique(own):
             distances = ((self.centres - self.centres[cluster]) ** 2).sum(axis=1)
             near = np.argsort(distances, kind="stable")[:self.searched]
@@ -46,8 +46,9 @@ def fit_clusters(patches: Patches, count: int, searched: int, seed: int = 0) -> 
     means = MiniBatchKMeans(count, random_state=seed, n_init=1).fit(_floats(patches.take(sample)))
     starts = progress.track(range(0, len(patches), CHUNK), "clusters", unit="chunk")
     chunks = (_floats(patches.raw(start, min(start + CHUNK, len(patches)))) for start in starts)
-    own = np.concatenate([_nearest(chunk, means.cluster_centers_) for chunk in chunks])
-    return Clusters(patches, means.cluster_centers_, [np.flatnonzero(own == k) for k in range(count)], searched)
+    centres = _agreed(means.cluster_centers_)
+    own = _agreed(np.concatenate([_nearest(chunk, centres) for chunk in chunks]))
+    return Clusters(patches, centres, [np.flatnonzero(own == k) for k in range(count)], searched)
 
 
 def _floats(raw: Tensor) -> Float[np.ndarray, "n d"]:
@@ -56,3 +57,8 @@ def _floats(raw: Tensor) -> Float[np.ndarray, "n d"]:
 
 def _nearest(x: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> Int[np.ndarray, "n"]:
     return np.argmin((centres**2).sum(axis=1) - 2 * x @ centres.T, axis=1)
+
+
+def _agreed(array: np.ndarray) -> np.ndarray:
+    """The same for all processes."""
+    return distributed.world().agreed(torch.from_numpy(array)).numpy()

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 
+from scorelens import distributed
 from scorelens.data.images import to_floats
 from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior.patches import Products
@@ -174,10 +175,12 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     side, raw = 1024, torch.zeros(256, 3072, dtype=torch.uint8)
     left = torch.rand(side, side, device=device, dtype=dtype)
     floats = torch.empty(raw.T.shape, device=device, dtype=dtype)
-    return Rates(product=_seconds(lambda: left @ left, device) / side**3, entry=entry,
-                 value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
-                 read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
-                 call=_seconds(tiny_work, device))
+    rates = Rates(product=_seconds(lambda: left @ left, device) / side**3, entry=entry,
+                  value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
+                  read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
+                  call=_seconds(tiny_work, device))
+    same = distributed.world().agreed(torch.tensor(astuple(rates), dtype=torch.float64))  # so that all choose one plan
+    return Rates(*same.tolist())
 
 
 def _window_step(grid: Shape, radius: int, device: torch.device,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,12 +16,14 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from scorelens import progress
+from scorelens import distributed, progress
 from scorelens.data.images import to_floats
+from scorelens.distributed import World
 from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.plans import Fused, Plan
+from scorelens.posterior.shares import Share, share_of
 from scorelens.posterior.slots import Chunk, Posterior
-from scorelens.posterior.softmax import State, chunk_state, merge, relative_weights_
+from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError, at_least_float32
 
@@ -43,9 +46,29 @@ class _Run:
         """How much farther than the best an image must be to have no weight at all."""
         return (math.log(len(self.posterior.source)) + NEGLIGIBLE) / self.scale
 
-    def groups(self) -> Iterator[range]:
+    @cached_property
+    def batches(self) -> list[range]:
+        """The images of each softmax."""
         count = len(self.posterior.source)
-        return (range(start, min(start + self.group, count)) for start in range(0, count, self.group))
+        return [range(start, min(start + self.group, count)) for start in range(0, count, self.group)]
+
+    @cached_property
+    def share(self) -> Share:
+        """What this process averages. A single softmax is shared image by image; of several everyone takes some."""
+        source = self.posterior.source
+        return share_of(source) if len(self.batches) == 1 else Share(source, range(len(source)), distributed.ALONE)
+
+    @cached_property
+    def takers(self) -> World:
+        """Who shares several softmaxes."""
+        return distributed.team(len(self.batches)) if len(self.batches) > 1 else distributed.ALONE
+
+    def groups(self) -> list[range]:
+        """The images of this process, in each softmax that it takes part in."""
+        if len(self.batches) == 1:
+            return [self.share.rows]
+        mine = self.takers.share(len(self.batches))
+        return self.batches[mine.start:mine.stop]
 
     def parts(self, z: Flat) -> list[slice]:
         """Noisy images that are worked on together; the others wait while the chunk is in the cache."""
@@ -54,7 +77,7 @@ class _Run:
 
     def chunks(self, z: Flat, images: range) -> Iterator[Chunk]:
         """The images of one group as columns, in the memory layout that the plan likes, minus `zero`."""
-        source, d = self.posterior.source, self.posterior.source.dim
+        source, d = self.share.source, self.posterior.source.dim
         rows = self.plan.chunk_rows(self.plan.together or len(z), d, z.element_size(), self.memory)
         size = max(1, min(rows, len(images)))
         memory, zero = z.new_empty(size * d), self.zero(z)
@@ -65,7 +88,7 @@ class _Run:
             with phase("reading the data"):
                 x = to_floats(raw, out if self.plan.pixel_major else out.T, zero)
             yield x
-            progress.fraction((start + raw.shape[1]) / len(source))
+            progress.fraction((start + raw.shape[1]) / self.groups()[-1].stop)
 
     def zero(self, z: Flat) -> float | Tensor:
         """The pixel values that become 0: those of the mean image for a plan that wants it, else the middle grey."""
@@ -74,13 +97,13 @@ class _Run:
         return torch.from_numpy(self.posterior.source.centre.reshape(-1, 1)).to(z)
 
     def states(self, z: Flat, images: range) -> list[State]:
-        """The state of one group of images, for each part of the noisy ones."""
+        """The state of one group of images, for each part of the noisy ones; of all processes that share it."""
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
                 states[k] = self._with_chunk(states[k], z[part], x)
-        return [state for state in states if state is not None]
+        return merge_processes([state for state in states if state is not None], self.scale, self.share.team)
 
     def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses
@@ -102,7 +125,7 @@ class _Run:
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
                 means[k] += responses.collect(responses.respond(self._weights(z[part], x, states[k]), x))
-        return torch.cat(means)  # type: ignore[arg-type]
+        return self.share.team.total(torch.cat(means))  # type: ignore[arg-type]
 
     def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
         distances = self.plan.distances(z, x, state.best, self.margin)
@@ -118,7 +141,11 @@ class _Run:
                 spread = responses.project(g[part], x).sub_(mean[:, :, None])
                 cotangent = weights.mul_(spread).mul_(-self.scale)  # [b, q, n]
                 gradient[part] += self.plan.pull_back(cotangent, z[part], x)
-        return gradient
+        return self.share.team.total(gradient)
+
+    def agreed(self, tensor: Tensor) -> Tensor:
+        """The same number for number for all who share the work."""
+        return self.takers.agreed(self.share.team.agreed(tensor))
 
     def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
                          states: list[State]) -> list[Tensor]:
@@ -131,24 +158,26 @@ class _Run:
         for x in self.chunks(z, images):
             for part, state, mean in zip(parts, states, means, strict=True):
                 mean += self._weights(z[part], x, state).mul_(responses.project(g[part], x)).sum(dim=2)
-        return means
+        return [self.share.team.total(mean) for mean in means]
 
 
 class _PosteriorMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, run: _Run) -> Tensor:
+        z = run.agreed(z)
         ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
         means = [run.mean(z, images, states) for images, states in zip(run.groups(), ctx.states, strict=True)]
-        return torch.stack(means).mean(dim=0)
+        return run.takers.total(torch.stack(means).sum(dim=0)) / len(run.batches)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         run, (z,) = ctx.run, ctx.saved_tensors
-        g = g.contiguous() / len(ctx.states)
+        g = run.agreed(g.contiguous()) / len(run.batches)
         parts = zip(run.groups(), ctx.states, strict=True)
-        return sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z)), None
+        pulled = sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z))
+        return run.takers.total(pulled), None
 
 
 def logit_scale(sigma: float, temperature: float) -> float:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scorelens.distributed import World
 from scorelens.posterior.slots import Chunk, Responses
 
 LOG2_E = math.log2(math.e)
@@ -61,3 +62,16 @@ def merge(a: State | None, b: State, scale: float) -> State:
     dtype = a.weighted.dtype
     weighted = ca[:, :, None].to(dtype) * a.weighted + cb[:, :, None].to(dtype) * b.weighted
     return State(best, ca * a.total + cb * b.total, weighted)
+
+
+def merge_processes(states: list[State], scale: float, team: World) -> list[State]:
+    """The states of the union of what all processes have, for each part of the noisy images."""
+    if team.size == 1:
+        return states
+    best, total, weighted = (torch.cat([getattr(state, name) for state in states])
+                             for name in ("best", "total", "weighted"))
+    least = team.least(best)
+    c = (least - best).mul_(scale).exp_()
+    total, weighted = team.total(c * total), team.total(c[:, :, None].to(weighted.dtype) * weighted)
+    sizes = [len(state.best) for state in states]
+    return [State(*each) for each in zip(*(whole.split(sizes) for whole in (least, total, weighted)), strict=True)]

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.statistics.cache import cached
 from scorelens.statistics.moments import GaussianStats
@@ -58,6 +59,7 @@ def held_out_bandwidth(images: ImageSet, stats: GaussianStats, sigma: float,
     def fit() -> dict[str, Tensor]:
         problems, none = _problems(images, stats, masks), torch.zeros(len(GRID), dtype=torch.float64)
         errors = sum((_errors(*problem, sigma, stats.count) for problem in problems), none)
+        errors = distributed.world().agreed(errors)
         return {"h": torch.tensor(GRID, dtype=torch.float64)[errors.argmin()]}
 
     seen = None if masks is None else hashlib.sha256(masks.numpy().tobytes()).hexdigest()

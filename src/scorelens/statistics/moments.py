@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scorelens import progress
+from scorelens import distributed, progress
 from scorelens.data.images import ImageSet
 from scorelens.statistics.cache import cached
 from scorelens.statistics.leading import leading_components
@@ -87,10 +87,18 @@ def _fit(images: ImageSet) -> GaussianStats:
     n = len(images)
     mean = total / n
     second.sub_(torch.outer(total, mean)).div_((n - 1) * SCALE**2)  # [D, D], now the covariance of images in [-1, 1]
-    eigenvalues, eigenvectors = torch.linalg.eigh(second)  # ascending
+    eigenvalues, eigenvectors = _spectrum(second)
     eigenvalues = eigenvalues.flip(0).clamp_(min=0)
     eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions: the rest is round-off
     return GaussianStats((mean + (CENTRE - SCALE)) / SCALE, eigenvalues, eigenvectors.flip(1).contiguous(), n)
+
+
+def _spectrum(covariance: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
+    """Eigenvalues, ascending, and eigenvectors; of several processes one finds them, for they are not unique."""
+    found = distributed.world().of_first(
+        lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(covariance), strict=True)))
+    assert found is not None
+    return found["values"], found["vectors"]
 
 
 def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
@@ -101,8 +109,9 @@ def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
     """Sum and second moment of v = pixel - 128: sum_i v_i, sum_i v_i v_i^T; of bytes, which make v an integer, exactly.
 
-    Pixels that are floats are counted in the same units, in float64.
+    Pixels that are floats are counted in the same units, in float64. Several processes add up what each has of its own.
     """
+    team, images = distributed.team(len(images)), images.own()
     d, exact = images.dim, images.pixels.dtype == np.uint8
     dtype = torch.float32 if exact else torch.float64
     total, second = torch.zeros(d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
@@ -118,4 +127,4 @@ def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d
             for columns in blocks[i:]:
                 block = second[rows, columns]
                 block += torch.mm(v[:, rows].T, v[:, columns], out=product[:block.numel()].view(block.shape))
-    return total, second.triu_().add_(second.triu(1).T)
+    return team.total(total), team.total(second.triu_().add_(second.triu(1).T))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from scorelens import progress
+from scorelens import distributed, progress
 from scorelens.data.array_cache import new_array, open_array
 from scorelens.data.images import ImageSet
 from scorelens.files import cache_folder
@@ -22,8 +22,7 @@ def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
     """y_i = U^T (x_i - mu), float32 [N, k]: a memory-mapped file, which is read as it is needed."""
     name = hashlib.sha256(f"{images.fingerprint} {digest(stats)}".encode()).hexdigest()[:32]
     path = cache_folder("rotated") / f"{name}.npy"
-    if not path.exists():
-        _rotate(images, stats, path)
+    distributed.world().by_machine(lambda: None if path.exists() else _rotate(images, stats, path))
     return open_array(path).view(np.float32)
 
 
