@@ -77,7 +77,7 @@ def agreement(results: Results, preset: str) -> Iterator[Block]:
 
 
 def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Where our order agrees with the paper's and where not, and what the batch-mean softmax does; all measured."""
+    """Where our order agrees with the paper's and where not, and what the variants of locality do; all measured."""
     formulas = [row for row in rows if family(row) not in VARIANTS]
     yield f"Order on {dataset}: {order(formulas)}."
     verdicts = against_paper(dataset, rows)
@@ -91,14 +91,15 @@ def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
         told += [f"; undecided: {'; '.join(groups[None])}"] if groups[None] else []
         yield "".join(told) + "."
     mine = {family(row): row for row in rows}
-    codes = {BATCH_MEAN: "Batch-mean softmax, as in the published code, instead of the exact one",
-             PUBLISHED: "Masks and softmax of the published code, instead of the paper's equations"}
-    for name, words in codes.items():
-        if "locality" in mine and name in mine:
-            gap = difference(mine[name], mine["locality"])
-            count = min(mine[m]["num"] for m in (name, "locality"))
-            theirs, exact = (sum(mine[m]["each"]["r2"][:count]) / count for m in (name, "locality"))
-            yield (f"{words}: r2 {theirs:.3f} instead of {exact:.3f} on the same noise, {gap.mean:+.3f} "
+    for name, other, words in (
+            (BATCH_MEAN, "locality", "Batch-mean softmax, as in the published code, instead of the exact one"),
+            (PUBLISHED, "locality", "Masks and softmax of the published code, instead of the paper's equations"),
+            (CHOSEN, "locality", "Locality at the threshold of our ablation, instead of the paper's"),
+            (CHOSEN, "wiener", "Locality at the threshold of our ablation, instead of the Wiener filter")):
+        if name in mine and other in mine:
+            gap, count = difference(mine[name], mine[other]), min(mine[m]["num"] for m in (name, other))
+            ours, theirs = (sum(mine[m]["each"]["r2"][:count]) / count for m in (name, other))
+            yield (f"{words}: r2 {ours:.3f} instead of {theirs:.3f} on the same noise, {gap.mean:+.3f} "
                    f"({gap.low:+.3f} to {gap.high:+.3f}).")
 
 
