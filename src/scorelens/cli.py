@@ -55,8 +55,8 @@ COMMANDS = {
     "voids": Command(voids, "scorelens voids --data digits --models digits-unet optimal wiener locality", data="flag"),
     "manipulation": Command(manipulation, "scorelens manipulation --data digits --networks digits-unet --pattern I "
                             "--num 4", data="flag"),
-    "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32",
-                       data="flag", divided=True),
+    "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32 "
+                       "--denoisers wiener locality:threshold=0.02/0.05", data="flag", divided=True),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
                          "--denoiser ls --num 8", data="flag"),
     "explain": Command(explain, "scorelens explain digits-unet --data digits --minutes 0.2", data="flag",

@@ -66,7 +66,7 @@ def test_a_network_of_the_zoo_generalizes(digits, tmp_path, capsys):
     assert page.count("<img") == 4 and "most suspicious" not in page.split("<img")[0]
 
 
-def overfitted(images, steps=1200):
+def overfitted(images, steps=1400):
     """A U-Net that has learned these images by heart.
 
     It is trained to predict not the one image that was noised, but the mean of all that may have been: the same
