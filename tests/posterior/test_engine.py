@@ -5,7 +5,7 @@ import scorelens
 from scorelens import progress
 from scorelens.posterior import EveryPixel, Masks, OwnPixel, Posterior, WholeImage, posterior_mean
 from scorelens.posterior.costs import choose_plan
-from scorelens.posterior.engine import _Run
+from scorelens.posterior.engine import Run
 from tests.ground_truth.cases import image_set
 
 
@@ -16,7 +16,7 @@ def test_workspace_stays_within_the_budget(memory, plan):
     images = image_set("smooth", 500)
     z = torch.zeros(6, 20)
     chosen = choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool), images.shape), z, 1.0, plan).plan
-    run = _Run(Posterior(WholeImage(), OwnPixel(), images), chosen, 1.0, len(images), memory)
+    run = Run(Posterior(WholeImage(), OwnPixel(), images), chosen, 1.0, len(images), memory)
     sizes = [x.shape[1] for x in run.chunks(z, range(500))]
     assert sum(sizes) == 500
     assert max(sizes) == 1 or max(sizes) * 4 * images.dim * 4 <= memory

@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+import torch
 from jaxtyping import Int
 from torch import Tensor
 
+from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.posterior import (
     Choice,
@@ -26,6 +28,7 @@ from scorelens.posterior import (
     posterior_mean,
 )
 from scorelens.posterior.engine import MEMORY
+from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
 from scorelens.types import ScorelensError, at_least_float32, check_noisy, check_sigma, unknown
@@ -45,6 +48,7 @@ class Locality:
     plan: str = "auto"
     memory: int = MEMORY
     source: Source | None = None  # if others than the images are averaged
+    tolerance: float | None = None  # of an approximation, as rms
 
     @property
     def converges_to_mean(self) -> bool:
@@ -53,8 +57,15 @@ class Locality:
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        differentiated = torch.is_grad_enabled() and z.requires_grad
+        if self.tolerance is not None and not differentiated and distributed.world().size == 1:
+            return self.within(z, sigma, self.tolerance).mean
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
+
+    def within(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
+        """x0_hat to an rms of `tolerance` for each image, and what is known of its error."""
+        return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, memory=self.memory)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
@@ -81,7 +92,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
              components: int | None = None, softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
              stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
-             memory: int = MEMORY) -> Locality:
+             tolerance: float | None = None, memory: int = MEMORY) -> Locality:
     """The locality model of these images.
 
     Args:
@@ -96,8 +107,14 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         temperature: divides the logits.
         stats: moments to read the masks off, instead of those of `images`.
         plan: how the distances are computed; all are exact, auto takes the fastest.
+        tolerance: rms of x0_hat that an approximation may cost: where few images can speak for all, at high noise, only
+            they are compared. Exact without it, under torchrun, and for gradients.
         memory: workspace in bytes.
     """
+    if tolerance is not None and not tolerance > 0:
+        raise ScorelensError(f"tolerance must be > 0, got {tolerance:g}")
+    if tolerance is not None and softmax != "exact":
+        raise ScorelensError(f"a tolerance is of the exact softmax, not of {softmax}; give one of the two")
     if softmax not in SOFTMAXES:
         raise unknown("softmax", softmax, SOFTMAXES)
     if softmax_batch < 1:
@@ -108,4 +125,5 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
     def masks(sigma: float) -> Masks:
         return Masks(locality_masks(moments, sigma, threshold, mask_rule), images.shape)
 
-    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory)
+    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory,
+                    tolerance=tolerance)

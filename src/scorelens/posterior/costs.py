@@ -142,7 +142,7 @@ def _plan(name: str, masks: Masks, z: Flat) -> Plan:
     if name == "dense":
         return DenseMasks(masks.keep.to(device=z.device, dtype=z.dtype))
     make = mask_sums if name == "sparse" else difference_sums
-    sums = _remembered(masks, f"{name} sums", lambda: make(masks)).to(z.device)
+    sums = remembered(masks, f"{name} sums", lambda: make(masks)).to(z.device)
     if name == "sparse":
         return SparseMasks(masks, sums)
     assert masks.grid is not None, "differences need a grid"
@@ -151,13 +151,13 @@ def _plan(name: str, masks: Masks, z: Flat) -> Plan:
 
 def _entries(name: str, masks: Masks) -> int:
     used = (lambda: masks.keep) if name == "sparse" else (lambda: changes(masks))
-    return int(_remembered(masks, f"{name} entries", lambda: int(used().sum())))
+    return int(remembered(masks, f"{name} entries", lambda: int(used().sum())))
 
 
 _memory: WeakKeyDictionary[Masks, dict[str, Any]] = WeakKeyDictionary()  # as long as the masks themselves are kept
 
 
-def _remembered(masks: Masks, what: str, make: Callable[[], Any]) -> Any:
+def remembered(masks: Masks, what: str, make: Callable[[], Any]) -> Any:
     held = _memory.setdefault(masks, {})
     if what not in held:
         held[what] = make()

@@ -32,7 +32,7 @@ NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a
 
 
 @dataclass(frozen=True)
-class _Run:
+class Run:
     """One evaluation: what is averaged, how, and in which pieces."""
 
     posterior: Posterior
@@ -95,6 +95,11 @@ class _Run:
         if not self.plan.centred:
             return 127.5
         return torch.from_numpy(self.posterior.source.centre.reshape(-1, 1)).to(z)
+
+    def shift(self, z: Flat) -> Float[Tensor, "1 d"] | float:
+        """The zero of the chunks, in units of z."""
+        zero = self.zero(z)
+        return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0.0
 
     def states(self, z: Flat, images: range) -> list[State]:
         """The state of one group of images, for each part of the noisy ones; of all processes that share it."""
@@ -163,7 +168,7 @@ class _Run:
 
 class _PosteriorMean(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, z: Tensor, run: _Run) -> Tensor:
+    def forward(ctx: Any, z: Tensor, run: Run) -> Tensor:
         z = run.agreed(z)
         ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
@@ -202,11 +207,10 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
     with phase("choosing a plan"):
         chosen = choose_plan(posterior.queries, flat, scale, plan)
-    run = _Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+    run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
-    zero = run.zero(flat)
-    if isinstance(zero, Tensor):
-        shift = (zero.T - 127.5) / 127.5  # [1, d]
+    shift = run.shift(flat)
+    if isinstance(shift, Tensor):
         mean = _PosteriorMean.apply(flat - shift, run) + posterior.responses.written(shift)
     else:
         mean = _PosteriorMean.apply(flat, run)
