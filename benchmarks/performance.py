@@ -86,6 +86,34 @@ def plans(name: str, threshold: float = 0.05) -> dict[str, Any]:
             "dense_to_bare": slow / (10 * len(SEEDS) * bare_product(images))}
 
 
+def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[str, Any]:
+    """Ten steps, batch 8: within a tolerance, exactly, and (one noisy image, its time multiplied) densely, at the same
+    points; and how far the first is from the second, over all pixels."""
+    images = load(name)
+    auto = scorelens.build_denoiser("locality", images, threshold=threshold)
+    dense, steps = replace(auto, plan="dense"), []
+    sigmas = scorelens.ddim_sigmas(10).tolist()
+    z = scorelens.seeded_noise(images.shape, SEEDS) * (1 + sigmas[0] ** 2) ** 0.5
+    auto(z[:1], 1.0)  # measures the rates
+    for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
+        auto.choice(z, sigma)  # makes the masks
+        rough_seconds, rough = timed(partial(auto.within, z, sigma, tolerance))
+        exact_seconds, x0_hat = timed(partial(auto, z, sigma))
+        dense_seconds, _ = timed(partial(dense, z[:1], sigma))
+        error = (rough.mean - x0_hat).flatten(1).square().mean(dim=1).sqrt()
+        steps.append({"sigma": sigma, "drawn": rough.drawn.float().mean().item(), "rms": error.max().item(),
+                      "expected_rms": rough.expected.max().item(), "checked_rms": rough.checked.max().item(),
+                      "within_seconds": rough_seconds, "exact_seconds": exact_seconds,
+                      "dense_seconds": dense_seconds * len(SEEDS)})
+        z = ddim_step(z, x0_hat, sigma, following, clip=True)
+        print(f"  {name} sigma {sigma:.3g}: {exact_seconds:.1f} -> {rough_seconds:.1f} s, rms {error.max():.4f}",
+              file=sys.stderr)
+    rough, exact, slow = (sum(step[key] for step in steps) for key in ("within_seconds", "exact_seconds",
+                                                                       "dense_seconds"))
+    return {"tolerance": tolerance, "threshold": threshold, "batch": len(SEEDS), "images": len(images), "steps": steps,
+            "dense_to_within": slow / rough, "exact_to_within": exact / rough}
+
+
 def growth(along: str) -> dict[str, Any]:
     """Seconds of one step as one thing grows, beside what the cost model expects.
 
@@ -149,6 +177,7 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     "plans mnist": partial(plans, "mnist"),
     "plans cifar10": partial(plans, "cifar10"),
     "plans celeba": partial(plans, "celeba"),
+    **{f"within {name}": partial(within, name) for name in ("mnist", "cifar10", "celeba")},
 }
 
 

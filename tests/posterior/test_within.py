@@ -17,12 +17,12 @@ from scorelens.posterior.within import (
     weighted_mean,
 )
 
-SHAPE = (3, 8, 8)
+SHAPE = (3, 16, 16)
 
 
 @pytest.fixture(scope="module")
 def leaves():
-    return scorelens.load_images("leaves", limit=4000, resolution=8)
+    return scorelens.load_images("leaves", limit=4000, resolution=16)
 
 
 @pytest.fixture(scope="module")
@@ -100,18 +100,18 @@ def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
 
 @pytest.mark.parametrize("plan", ["dense", "sparse", "differences"])
 def test_all_images_drawn_for_certain_are_the_exact_mean(leaves, plan, monkeypatch):
-    masks = Masks(torch.rand(192, 192, generator=torch.Generator().manual_seed(1)) < 0.3, SHAPE)
+    masks = Masks(torch.rand(768, 768, generator=torch.Generator().manual_seed(1)) < 0.3, SHAPE)
     real = within.choose_plan
     monkeypatch.setattr(within, "choose_plan", lambda queries, z, scale: real(queries, z, scale, plan))
     z = noisy(leaves, 2.0, [0])
     found = weighted_mean(masks, leaves, torch.arange(len(leaves)), torch.ones(len(leaves)), z[0].flatten(), 1 / 8)
     exact = posterior_mean(Posterior(masks, OwnPixel(), leaves), z, 2.0)
-    assert torch.allclose(found, exact.flatten(), atol=2e-5)
+    assert torch.allclose(found, exact.flatten(), atol=1e-4)  # other sums of float32
 
 
 def test_images_count_as_often_as_their_chance_says(leaves):
     """One of two images, drawn with chance 1/3, counts as three."""
-    masks, z = Masks(torch.ones(192, 192, dtype=torch.bool), SHAPE), leaves[7].flatten()
+    masks, z = Masks(torch.ones(768, 768, dtype=torch.bool), SHAPE), leaves[7].flatten()
     three = leaves.subset([0, 1, 1, 1])
     found = weighted_mean(masks, leaves.subset([0, 1]), torch.arange(2), torch.tensor([1.0, 1 / 3]), z, 1e-3)
     exact = posterior_mean(Posterior(masks, OwnPixel(), three), z.view(1, *SHAPE), (1 / 2e-3) ** 0.5)

@@ -15,6 +15,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -32,9 +33,10 @@ from scorelens.types import Flat, Shape, at_least_float32
 SPOTS = 16  # pixels that are computed exactly
 UNIFORM = 0.1  # share of the draws that do not care about weights: what the tiles overlook is found too
 SAFETY = 0.7  # of the tolerance, which the draws aim at
-PILOT = 16  # one of so many images tells whether to look at all of them
+PILOT, LEAST_PILOT = 16, 2048  # one of so many images, but that many, tell whether to look at all of them
 DOUBT = 1.5  # how far the pilot may miss what is needed
 SUPPORT = 32  # images that share the weight of a pixel in the pilot: with fewer, no one speaks for the others
+LEAST_TILE = 4  # pixels
 SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 10, 1 / 7, 1 / 5, 1 / 4)  # of the images that may be drawn
 
 
@@ -61,9 +63,13 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
     expected, checked = torch.zeros(len(flat)), torch.zeros(len(flat))
     if isinstance(masks, Masks) and isinstance(images, ImageSet) and isinstance(posterior.responses, OwnPixel):
         tiles = remembered(masks, "tiles", lambda: tile_masks(masks, images.shape))
-        spots = torch.randperm(flat.shape[1], generator=torch.Generator().manual_seed(0))[:SPOTS].to(z.device)
         with phase("pilot"):
-            promising = list(_promising(tiles, masks, spots, images, flat, scale, tolerance))
+            stride = max(1, min(PILOT, n // LEAST_PILOT))
+            few = images[::stride].flatten(1)
+            spots = _spots(few).to(z.device)
+            alike = len(tiles) * LEAST_TILE <= len(masks)  # else masks are small, and tiles spare nothing
+            promising = list(_promising(tiles, masks, spots, few.to(z), flat, scale,
+                                        DOUBT * math.sqrt(stride) * tolerance)) if alike else []
         for k, screened in _screened(tiles, masks, spots, images, flat, promising, scale, memory):
             chances, expected[k] = screened.chances(tolerance)
             if chances is None:
@@ -113,42 +119,57 @@ class Screened:
         return None, rms
 
 
-def _promising(tiles: Masks, masks: Masks, spots: Int[Tensor, "p"], images: ImageSet, z: Flat, scale: float,
-               tolerance: float) -> Iterator[int]:
-    """Noisy images for which draws may do, by a few of the images: of n times as many, errors are sqrt(n) smaller."""
-    x = images[::PILOT].flatten(1).to(z)
+def _spots(x: Flat) -> Int[Tensor, "p"]:
+    """Pixels to compute exactly: rather those that differ from image to image, where errors are larger."""
+    return torch.multinomial(x.var(dim=0) + 1e-9, min(SPOTS, x.shape[1]), generator=torch.Generator().manual_seed(0))
+
+
+def _promising(tiles: Masks, masks: Masks, spots: Int[Tensor, "p"], x: Float[Tensor, "n d"], z: Flat,
+               scale: float, tolerance: float) -> Iterator[int]:
+    """Noisy images for which draws may do, by a few of the images. Of n times as many errors are sqrt(n) smaller, so
+    the tolerance is that much larger here."""
     of_tiles, of_spots = tiles.keep.to(z), masks.keep.to(z.device)[spots].to(z)
     for k, one in enumerate(z):
         square = (x - one).square_()
         weights = torch.softmax(of_spots @ square.T * -scale, dim=1)  # [p, n]
         support = 1 / weights.square().sum(dim=1)
-        if support.median() >= SUPPORT:
+        if support.quantile(0.25) >= SUPPORT:
             found = Screened(of_tiles @ square.T, spots, weights, x[:, spots].T, scale)
-            if found.chances(DOUBT * math.sqrt(PILOT) * tolerance)[0] is not None:
+            if found.chances(tolerance)[0] is not None:
                 yield k
 
 
 def _screened(tiles: Masks, masks: Masks, spots: Int[Tensor, "p"], images: ImageSet, z: Flat, which: list[int],
               scale: float, memory: int) -> Iterator[tuple[int, Screened]]:
-    """These noisy images against all images, which are read once for as many as there is memory for."""
+    """These noisy images against all images, which are read once for as many as there is memory for.
+
+    Distances are sums of x (x - 2 z) over a mask, both relative to the mean image: two products, the first of which all
+    noisy images share. At noise this high they lose no digit that matters."""
     n, values = len(images), _floats(torch.from_numpy(images.pixels).flatten(1)[:, spots.cpu()].T, z)
-    plan, own = choose_plan(tiles, z, scale).plan, DenseMasks(masks.keep.to(z.device)[spots].to(z))
-    run = Run(Posterior(tiles, OwnPixel(), images), plan, scale, n, memory)
+    rows = torch.cat([tiles.keep.to(z.device), masks.keep.to(z.device)[spots]]).to(z)  # [r, d]
+    run = Run(Posterior(tiles, OwnPixel(), images), CentredMasks(rows), scale, n, memory)
     shifted = z - run.shift(z)
-    together = max(1, memory // (4 * (len(tiles) + len(spots)) * n))
+    together = max(1, memory // (4 * len(rows) * max(n, z.shape[1])))
     for first in range(0, len(which), together):
         some = which[first:first + together]
-        of_tiles, of_spots = z.new_empty(len(some), len(tiles), n), z.new_empty(len(some), len(spots), n)
-        start = 0
+        distances, start = z.new_empty(len(some), len(rows), n), 0
+        queries = rows * (-2 * shifted[some])[:, None]  # [b, r, d]
         for x in run.chunks(shifted, range(n)):
-            here = slice(start, start + x.shape[1])
             with phase("screening"):
-                for j, k in enumerate(some):
-                    of_tiles[j, :, here] = plan.distances(shifted[k:k + 1], x, None, math.inf)[0]
-                    of_spots[j, :, here] = own.distances(shifted[k:k + 1], x, None, math.inf)[0]
+                shared = rows @ x.square()
+                for query, found in zip(queries, distances, strict=True):  # one by one: none depends on its company
+                    found[:, start:start + x.shape[1]] = torch.addmm(shared, query, x)
             start += x.shape[1]
-        for k, by_tiles, by_spots in zip(some, of_tiles, of_spots, strict=True):
+        for k, found in zip(some, distances, strict=True):
+            by_tiles, by_spots = found.split([len(tiles), len(spots)])
             yield k, Screened(by_tiles, spots, torch.softmax(by_spots * -scale, dim=1), values, scale)
+
+
+@dataclass(frozen=True)
+class CentredMasks(DenseMasks):
+    """Dense masks, on images relative to the mean one."""
+
+    centred: ClassVar[bool] = True
 
 
 def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chances: Float[Tensor, "k"],
@@ -169,11 +190,11 @@ def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chance
 
 
 def tile_masks(masks: Masks, shape: Shape) -> Masks:
-    """One mask for each tile: the input pixels that at least half of its pixels' masks keep. A tile is about a third as
+    """One mask for each tile: the input pixels that at least half of its pixels' masks keep. A tile is about half as
     wide as a mask reaches."""
     c, h, w = shape
     reach = math.sqrt(masks.keep.sum(dim=1).float().mean().item() / (c * math.pi))
-    side = 2 ** max(0, round(math.log2(max(reach / 3, 1))))
+    side = 2 ** max(0, round(math.log2(max(reach / 2, 1))))
     keep = masks.keep.view(c, h, w, -1)
     found: list[Bool[Tensor, "d"]] = [
         keep[:, row:row + side, column:column + side].flatten(0, 2).float().mean(dim=0) >= 0.5
