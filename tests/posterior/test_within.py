@@ -76,6 +76,7 @@ def test_draws_that_miss_their_tolerance_are_noticed(leaves, model, monkeypatch)
     with pytest.warns(ToleranceWarning, match="miss the tolerance 0.001 at sigma = 12"):
         found = model.within(z, 12.0, 1e-3)
     assert torch.equal(found.mean, model(z, 12.0)) and (found.drawn == len(leaves)).all()
+    assert (found.expected == 0).all() and (found.checked == 0).all()
 
 
 def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
