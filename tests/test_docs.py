@@ -17,7 +17,9 @@ from benchmarks.zoo import ZOO
 from scorelens import DENOISERS
 from scorelens.benchmark.cells import Place, measure_cell
 from scorelens.benchmark.fields import MARK_VISIBLE, visible_by_network
+from scorelens.benchmark.results import Results
 from scorelens.benchmark.run import cell_of
+from scorelens.report.bench_views import VIEWS
 
 ROOT = Path(__file__).parents[1]
 
@@ -111,6 +113,12 @@ def leaves(value):
     if isinstance(value, dict):
         value = list(value.values())
     return [x for item in value for x in leaves(item)] if isinstance(value, list) else [float(value)]
+
+
+def test_the_results_tell_which_networks_show_the_mark():
+    (table,) = VIEWS["manipulation"](Results(rows("bench")), "manipulation")
+    assert {line[0]: line[-1] for line in table.rows} == {
+        "leaves-unet": "no", "leaves-w05-unet": "yes", "leaves-w01-unet": "yes", "leaves-w00-unet": "no"}
 
 
 def test_all_of_cifar10_is_in_the_results():
