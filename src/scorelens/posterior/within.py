@@ -81,8 +81,8 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
             if checked[k] <= tolerance:
                 drawn[k] = len(rows)
             else:
-                warnings.warn(f"{len(rows)} of {n} images miss the tolerance {tolerance:g} at sigma = {sigma:.3g} by "
-                              f"{checked[k]:.2g}; computed exactly instead", ToleranceWarning, stacklevel=3)
+                warnings.warn(f"{len(rows)} of {n} images miss the tolerance {tolerance:g} at sigma = {sigma:.3g} "
+                              f"(rms {checked[k]:.2g}); computed exactly instead", ToleranceWarning, stacklevel=3)
     rest = (drawn == n).nonzero()[:, 0]
     if len(rest):
         exact = posterior_mean(posterior, z[rest.to(z.device)], sigma, temperature=temperature, memory=memory)

@@ -204,8 +204,9 @@ def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlab
         figure, panels = _panels(list(found))
         for axes, (dataset, rows) in zip(panels, found.items(), strict=True):
             smallest = min((option(row, name) or 1.0 for row in rows), default=1.0)
-            for k, method in enumerate(dict.fromkeys(map(family, rows))):
-                mine = [row for row in rows if family(row) == method]
+            names = [row["method"].partition(":")[0] for row in rows]  # whichever threshold was chosen, it is one curve
+            for k, method in enumerate(dict.fromkeys(names)):
+                mine = [row for row, own in zip(rows, names, strict=True) if own == method]
                 _band(axes, [option(row, name) or smallest / 3 for row in mine], [row["r2"] for row in mine], f"C{k}",
                       label(method))
             if dataset in paper:
