@@ -9,11 +9,15 @@ import scorelens
 from scorelens.posterior import Masks, OwnPixel, Posterior, posterior_mean, within
 from scorelens.posterior.within import (
     Screened,
+    Sketch,
+    Spots,
     ToleranceWarning,
     drawing_chances,
     mean_within,
+    sketch_of,
+    spots_of,
     systematic,
-    tile_masks,
+    tiles_of,
     weighted_mean,
 )
 
@@ -50,7 +54,7 @@ def test_at_high_noise_few_images_keep_the_tolerance(leaves, model, sigma):
 
 def test_a_smaller_tolerance_takes_more_draws(leaves, model):
     z = noisy(leaves, 25.0, range(2))
-    few, many = (model.within(z, 25.0, tolerance) for tolerance in (0.1, 0.03))
+    few, many = (model.within(z, 25.0, tolerance) for tolerance in (0.1, 0.014))
     assert (few.drawn < many.drawn).all() and (rms(many.mean - model(z, 25.0)) < rms(few.mean - model(z, 25.0))).all()
 
 
@@ -71,12 +75,20 @@ def test_an_image_does_not_depend_on_its_company(leaves, model):
 
 def test_draws_that_miss_their_tolerance_are_noticed(leaves, model, monkeypatch):
     """The plan is deceived: the pixels that were computed exactly are not."""
-    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: (torch.full((len(leaves),), 0.01), 0.0))
+    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: iter([(torch.full((len(leaves),), 0.01), 0.0)]))
     z = noisy(leaves, 12.0, range(2))
     with pytest.warns(ToleranceWarning, match="miss the tolerance 0.001 at sigma = 12"):
         found = model.within(z, 12.0, 1e-3)
     assert torch.equal(found.mean, model(z, 12.0)) and (found.drawn == len(leaves)).all()
     assert (found.expected == 0).all() and (found.checked == 0).all()
+
+
+def test_draws_that_miss_are_followed_by_more(leaves, model, monkeypatch):
+    z, tried = noisy(leaves, 25.0, [0]), []
+    monkeypatch.setattr(Screened, "error", lambda self, found: tried.append(found) or (1.0 if len(tried) < 3 else 0.0))
+    found = model.within(z, 25.0, 0.03)
+    monkeypatch.undo()
+    assert len(tried) == 3 and found.drawn > 1.9 * model.within(z, 25.0, 0.03).drawn
 
 
 def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
@@ -85,17 +97,23 @@ def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
     sigma, z = 25.0, noisy(leaves, 25.0, [3])
     seen = {}
     real = Screened.chances
-    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: seen.setdefault(len(self.values[0]), (
-        self, *real(self, tolerance)))[1:])
+
+    def noted(self, tolerance):
+        for found in real(self, tolerance):
+            seen[len(self.weights[0])] = (self, *found)
+            yield found
+
+    monkeypatch.setattr(Screened, "chances", noted)
     model.within(z, sigma, 0.05)
     screened, chances, expected = seen[len(leaves)]
     generator, errors = torch.Generator().manual_seed(0), []
     for _ in range(60):
         rows = (torch.rand(len(leaves), generator=generator) < chances).nonzero()[:, 0]
         found = weighted_mean(model.masks(sigma), leaves, rows, chances[rows], z[0].flatten(), 1 / (2 * sigma**2))
-        errors.append(found[screened.spots] - screened.exact)
+        found += screened.correction(rows, chances[rows])
+        errors.append(found[screened.spots.pixels] - screened.exact)
     errors = torch.stack(errors)
-    assert errors.square().mean().sqrt().item() == pytest.approx(expected, rel=0.25)
+    assert screened.spots.mean(errors.square().mean(dim=0)).sqrt().item() == pytest.approx(expected, rel=0.25)
     assert errors.mean(dim=0).abs().mean() < 0.35 * expected  # and no bias to speak of: 60 draws have a noise of 0.13
 
 
@@ -139,15 +157,70 @@ def test_draws_are_spread_evenly():
     assert len(systematic(chances)) == round(chances.sum().item())
 
 
-def test_tiles_have_the_masks_of_their_majority():
-    keep = torch.zeros(64, 64, dtype=torch.bool).view(8, 8, 64)
-    keep[:4, :, :40] = True  # the upper half looks at 40 pixels, the lower at 24 others
-    keep[4:, :, 40:] = True
-    keep[0, 0] = ~keep[0, 0]  # but for one
-    tiles = tile_masks(Masks(keep.view(64, 64), (1, 8, 8)), (1, 8, 8))
-    side = 8 // tiles.grid[1]
-    assert tiles.grid == (1, 8 // side, 8 // side) and len(tiles) == (8 // side) ** 2
-    assert (tiles.keep[0] == keep[0, 7]).all() == (side > 1) and (tiles.keep[-1] == keep[7, 7]).all()
+def test_tiles_have_the_mean_mask_of_their_pixels():
+    keep = torch.zeros(3, 8, 8, 192, dtype=torch.bool)
+    keep[:, :4, :, :120] = True  # the upper half looks at 120 pixels, the lower at 72 others
+    keep[:, 4:, :, 120:] = True
+    keep[0, 0, 0] = ~keep[0, 0, 0]  # but for one
+    tiles = tiles_of(Masks(keep.view(192, 192), (3, 8, 8)), (3, 8, 8))
+    assert tiles.owner.view(3, 8, 8)[:, [0, 3, 4], [0, 3, 3]].tolist() == [[0, 5, 9]] * 3 and tiles.owner.max() == 15
+    assert torch.allclose(tiles.weights[0, [0, 120]], torch.tensor([11 / 12, 1 / 12]))
+    assert torch.equal(tiles.weights[1], keep[0, 0, 7].float()) and torch.equal(tiles.weights[8], keep[0, 7, 0].float())
+
+
+def test_tiles_cover_images_that_they_do_not_divide():
+    tiles = tiles_of(Masks(torch.ones(70, 70, dtype=torch.bool), (1, 7, 10)), (1, 7, 10))
+    assert tiles.owner.view(7, 10)[[0, 3, 4, 6], [0, 4, 3, 9]].tolist() == [0, 1, 3, 5] and len(tiles.weights) == 6
+
+
+def test_a_sketch_holds_what_its_directions_see(leaves):
+    sketch = sketch_of(leaves, 2)
+    assert sketch.basis.shape == (768, within.RANK) and sketch.coordinates.shape == (within.RANK, len(leaves))
+    assert torch.allclose(sketch.basis.T @ sketch.basis, torch.eye(within.RANK), atol=1e-4)
+    centred = leaves[:].flatten(1) - (torch.from_numpy(leaves.centre).flatten() - 127.5) / 127.5
+    assert torch.allclose(sketch.coordinates.T, centred @ sketch.basis, atol=1e-4)
+    left = (centred - sketch.coordinates.T @ sketch.basis.T).square().sum()
+    assert left < 1.1 * torch.linalg.svdvals(centred)[within.RANK:].square().sum()  # no directions hold much more
+
+
+def test_spots_tell_the_mean_over_all_pixels():
+    """Three of four pixels hardly change: spots are seldom there, and stand for many."""
+    x = torch.randn(500, 1, 20, 20, generator=torch.Generator().manual_seed(0)) / 4
+    x[:, :, 5:] *= 0.2
+    spots = spots_of(scorelens.data.ImageSet(x.numpy(), "some"), 1)
+    assert len(spots.pixels) == within.SPOTS and (spots.pixels < 100).float().mean() > 0.7
+    assert torch.equal(spots.values, x.flatten(1).T[spots.pixels])
+    assert spots.mean(spots.values.var(dim=1)).item() == pytest.approx(x.var(dim=0).mean().item(), rel=0.1)
+
+
+def test_the_correction_is_what_the_draws_miss_of_a_known_mean():
+    """Two tiles of two pixels each, three images in the basis of their own pixels, two of them drawn."""
+    x = torch.tensor([[1.0, 0, 0, 2], [0, 3, 1, 0], [5, 0, 0, 4]])
+    posterior, owner = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), torch.tensor([0, 0, 1, 1])
+    found = Screened(posterior, owner, Sketch(torch.eye(4), x.T),
+                     Spots(torch.tensor([0]), torch.ones(1), x.T[:1]), posterior[:1])
+    rows, chances = torch.tensor([0, 2]), torch.tensor([1.0, 0.5])
+    means = posterior @ x
+    drawn = torch.tensor([[0.5, 0.5], [0.1, 1.4]])
+    drawn = (drawn / drawn.sum(dim=1, keepdim=True)) @ x[rows]
+    expected = torch.cat([(means - drawn)[0, :2], (means - drawn)[1, 2:]])
+    assert torch.allclose(found.correction(rows, chances), expected, atol=1e-6)
+
+
+def test_the_control_variate_spares_draws(leaves, model, monkeypatch):
+    z = noisy(leaves, 25.0, range(4))
+    few = model.within(z, 25.0, 0.03)
+    monkeypatch.setattr(Screened, "correction", lambda self, rows, chances: 0.0)
+    exact = model(z, 25.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)
+        monkeypatch.setattr(within, "SAFETY", 1e9)  # the fewest draws there are
+        plain = model.within(z, 25.0, 1.0)
+    monkeypatch.undo()
+    monkeypatch.setattr(within, "SAFETY", 1e9)
+    corrected = model.within(z, 25.0, 1.0)
+    assert torch.equal(plain.drawn, corrected.drawn) and (plain.drawn <= few.drawn).all()
+    assert rms(corrected.mean - exact).mean() < 0.6 * rms(plain.mean - exact).mean()
 
 
 def test_gradients_are_exact(leaves, model):

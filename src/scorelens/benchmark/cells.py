@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,11 +26,13 @@ from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import DENOISERS
+from scorelens.denoisers.locality import Locality
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
+from scorelens.posterior.within import ToleranceWarning
 from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -84,6 +88,46 @@ def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
                        "steps": _strips(found), "reference_steps": _strips(walked)})
 
 
+@dataclass
+class Noted:
+    """Locality within its tolerance; and at the same points exactly, which tells what was lost and gained."""
+
+    model: Locality
+    path: list[dict[str, float]] = field(default_factory=list)
+    seconds: float = 0.0
+    exact_seconds: float = 0.0
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        level, tolerance = float(sigma), self.model.tolerance
+        self.model.choice(z, level)  # makes the masks, which both need
+        clock = time.perf_counter()
+        exact = replace(self.model, tolerance=None)(z, sigma)
+        self.exact_seconds += time.perf_counter() - clock
+        clock = time.perf_counter()
+        found = None if tolerance is None else self.model.within(z, level, tolerance)
+        self.seconds += time.perf_counter() - clock
+        x0_hat, n = exact if found is None else found.mean, len(self.model.images)
+        self.path.append({"sigma": level, "rms": mse(x0_hat, exact).max().sqrt().item(),
+                          "compared": 1.0 if found is None else found.drawn.double().mean().item() / n})
+        return x0_hat
+
+
+def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+    """Samples of a method within a tolerance: against the network's, and each of its steps against the exact one."""
+    walked, model = _walked(cell, place), _model(cell, place, images)
+    assert isinstance(model, Locality)
+    noted = Noted(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
+        found = sampled(noted, noise, [step.sigma for step in walked.steps], cell.method)
+    pair = found.prediction, walked.prediction
+    return Found({**agreement(found, walked), "each": {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))},
+                  "path": noted.path, "rms": max(step["rms"] for step in noted.path),
+                  "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
+                  "seconds_per_image": (noted.exact_seconds if model.tolerance is None else noted.seconds) / cell.num,
+                  "exact_seconds_per_image": noted.exact_seconds / cell.num})
+
+
 def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
     """Held-out images, noised at every level and denoised in one step."""
     held_out = place.images((cell.data[0], (*(pair for pair in cell.data[1] if pair[0] != "split"), ("split", "test"))))
@@ -136,7 +180,7 @@ def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
 
 
 KINDS: dict[str, Callable[[Cell, Place, ImageSet, Tensor], Found]] = {
-    "samples": samples, "voids": voids, "fields": fields, "marks": marks, "quality": quality}
+    "samples": samples, "within": within, "voids": voids, "fields": fields, "marks": marks, "quality": quality}
 
 
 @lru_cache(maxsize=3)

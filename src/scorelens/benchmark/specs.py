@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scorelens.types import unknown
 
-Kind = Literal["samples", "voids", "fields", "marks", "quality"]
+Kind = Literal["samples", "within", "voids", "fields", "marks", "quality"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
 Value = tuple[float, float]  # mean and standard deviation over samples
 
@@ -71,6 +71,7 @@ ANOTHER_SEED = "another seed"  # of the reference, trained alike
 THRESHOLDS = (0.005, 0.01, 0.02, 0.05, 0.07, 0.1, 0.15)
 ENERGIES = (0.0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
 SOFTMAX_BATCHES = (64, 256, 512, 1024, 4096)
+TOLERANCES = (0.1, 0.03, 0.01, 0.003)
 TABLE = ("optimal", "wiener", "els:patch_size={patch_size}", "locality:threshold={threshold}",
          "locality:threshold={threshold},softmax=batch-mean",
          "locality:threshold={threshold},mask_rule=published,softmax=batch-mean", "locality:threshold={chosen}",
@@ -118,6 +119,11 @@ PRESETS = {
                       ("locality:threshold={threshold}",
                        *(f"locality:threshold={{threshold}},softmax=batch-mean,softmax_batch={b}"
                          for b in SOFTMAX_BATCHES)), num="ablations", limited=True),
+    "tolerance": Preset("Within a tolerance", "What is lost, and what is gained, where a few images speak for all?", "",
+                        ("digits", "leaves", "mnist", "cifar10"),
+                        ("locality:threshold={threshold}",
+                         *(f"locality:threshold={{threshold}},tolerance={t}" for t in TOLERANCES)), "within",
+                        "low_rank", True),
     "voids": Preset("Between the training images", "What happens to an image that was held out?",
                     "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
                     ("{reference}", "optimal", "wiener", "locality:threshold={threshold}"), "voids", "voids", True),

@@ -154,11 +154,12 @@ def _entries(name: str, masks: Masks) -> int:
     return int(remembered(masks, f"{name} entries", lambda: int(used().sum())))
 
 
-_memory: WeakKeyDictionary[Masks, dict[str, Any]] = WeakKeyDictionary()  # as long as the masks themselves are kept
+_memory: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # as long as the things themselves are kept
 
 
-def remembered(masks: Masks, what: str, make: Callable[[], Any]) -> Any:
-    held = _memory.setdefault(masks, {})
+def remembered(thing: object, what: str, make: Callable[[], Any]) -> Any:
+    """What was made of these masks, or images, before; or is made now."""
+    held = _memory.setdefault(thing, {})
     if what not in held:
         held[what] = make()
     return held[what]

@@ -2,8 +2,12 @@
 
 At high noise many images share the weight of a pixel. Each is drawn with a chance pi_i, the higher the more it weighs,
 and a drawn one counts 1 / pi_i times (Horvitz & Thompson 1952): nothing is cut off, what has little weight is drawn
-rarely and stands for all that are like it. What an image weighs is told by tiles: masks of neighbouring pixels are
-alike, and the posterior of the majority's mask of a tile is cheap.
+rarely and stands for all that are like it.
+
+What an image weighs is told by tiles. The masks of neighbouring pixels are alike, and so are their posteriors; that of
+their mean mask, over images of which only the leading principal components are kept, costs next to nothing for all
+images. It says whom to draw, and is a control variate: the draws estimate its mean too, which is known, and their error
+there is most of their error at the pixels.
 
 A few pixels are computed exactly, from all images. They tell how many draws the tolerance needs, before, and how far
 off the result is, after. Where that would be too many, or too far, the exact plan does the work.
@@ -18,7 +22,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet, to_floats
@@ -27,6 +31,7 @@ from scorelens.posterior.engine import MEMORY, Run, logit_scale, posterior_mean
 from scorelens.posterior.plans import DenseMasks, sparse_chunk
 from scorelens.posterior.slots import Masks, OwnPixel, Posterior
 from scorelens.posterior.softmax import State, chunk_state, merge
+from scorelens.statistics.leading import leading_components
 from scorelens.timings import phase
 from scorelens.types import Flat, Shape, at_least_float32
 
@@ -34,10 +39,12 @@ SPOTS = 16  # pixels that are computed exactly
 UNIFORM = 0.1  # share of the draws that do not care about weights: what the tiles overlook is found too
 SAFETY = 0.7  # of the tolerance, which the draws aim at
 PILOT, LEAST_PILOT = 16, 2048  # one of so many images, but that many, tell whether to look at all of them
-DOUBT = 1.5  # how far the pilot may miss what is needed
+DOUBT = 1.0  # how far the pilot may miss what is needed
 SUPPORT = 32  # images that share the weight of a pixel in the pilot: with fewer, no one speaks for the others
-LEAST_TILE = 4  # pixels
-SHARES = (1 / 64, 1 / 32, 1 / 16, 1 / 10, 1 / 7, 1 / 5, 1 / 4)  # of the images that may be drawn
+LEAST_TILE = 16  # pixels
+RANK = 128  # principal components of the tiles' images
+SHARES = [2 ** (-k / 2) for k in range(14, 3, -1)]  # of the images that may be drawn: from 1 / 128 to 1 / 4
+LEAST = 256  # draws, for their spread to be what is expected
 
 
 class ToleranceWarning(UserWarning):
@@ -62,26 +69,19 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
     mean, drawn = torch.empty_like(flat), torch.full((len(flat),), n)
     expected, checked = torch.zeros(len(flat)), torch.zeros(len(flat))
     if isinstance(masks, Masks) and isinstance(images, ImageSet) and isinstance(posterior.responses, OwnPixel):
-        tiles = remembered(masks, "tiles", lambda: tile_masks(masks, images.shape))
-        with phase("pilot"):
-            stride = max(1, min(PILOT, n // LEAST_PILOT))
-            few = images[::stride].flatten(1)
-            spots = _spots(few).to(z.device)
-            alike = len(tiles) * LEAST_TILE <= len(masks)  # else masks are small, and tiles spare nothing
-            promising = list(_promising(tiles, masks, spots, few.to(z), flat, scale,
-                                        DOUBT * math.sqrt(stride) * tolerance)) if alike else []
-        for k, screened in _screened(tiles, masks, spots, images, flat, promising, scale, memory):
-            chances, expected[k] = screened.chances(tolerance)
-            if chances is None:
-                continue
-            rows = systematic(chances)
-            with phase("drawn images"):
-                mean[k] = weighted_mean(masks, images, rows, chances[rows], flat[k], scale)
-            checked[k] = (mean[k, screened.spots] - screened.exact).square().mean().sqrt()
-            if checked[k] <= tolerance:
-                drawn[k] = len(rows)
-            else:
-                warnings.warn(f"{len(rows)} of {n} images miss the tolerance {tolerance:g} at sigma = {sigma:.3g} "
+        for k, screened in _screened(masks, images, flat, scale, tolerance, memory):
+            tried = 0
+            for chances, expected[k] in screened.chances(tolerance):
+                rows = systematic(chances)
+                with phase("drawn images"):
+                    mean[k] = weighted_mean(masks, images, rows, chances[rows], flat[k], scale)
+                    mean[k] += screened.correction(rows, chances[rows])
+                checked[k], tried = screened.error(mean[k]), len(rows)
+                if checked[k] <= tolerance:
+                    drawn[k] = tried
+                    break
+            if tried and drawn[k] == n:
+                warnings.warn(f"{tried} of {n} images miss the tolerance {tolerance:g} at sigma = {sigma:.3g} "
                               f"(rms {checked[k]:.2g}); computed exactly instead", ToleranceWarning, stacklevel=3)
     rest = (drawn == n).nonzero()[:, 0]
     if len(rest):
@@ -91,85 +91,154 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
     return Approximation(mean.view(z.shape).to(z.dtype), drawn, expected, checked)
 
 
+@dataclass(frozen=True, eq=False)
+class Tiles:
+    """Squares of neighbouring pixels, all channels of them."""
+
+    weights: Float[Tensor, "t d"]  # the mean mask of each
+    owner: Int[Tensor, "q"]  # the tile of each pixel
+
+
+@dataclass(frozen=True, eq=False)
+class Sketch:
+    """Images as sums of a few directions, relative to the set's centre."""
+
+    basis: Float[Tensor, "d r"]
+    coordinates: Float[Tensor, "r n"]
+
+    def some(self, rows: slice) -> Sketch:
+        return Sketch(self.basis, self.coordinates[:, rows])
+
+    def to(self, like: Tensor) -> Sketch:
+        return Sketch(self.basis.to(like), self.coordinates.to(like))
+
+
+@dataclass(frozen=True, eq=False)
+class Spots:
+    """Pixels that are computed exactly: rather those that differ from image to image, where errors are larger. Each
+    stands for so many pixels that their mean is that of all."""
+
+    pixels: Int[Tensor, "p"]
+    counts: Float[Tensor, "p"]  # 1 in the mean
+    values: Float[Tensor, "p n"]  # of the images there
+
+    def some(self, rows: slice) -> Spots:
+        return Spots(self.pixels, self.counts, self.values[:, rows])
+
+    def to(self, like: Tensor) -> Spots:
+        return Spots(self.pixels.to(like.device), self.counts.to(like), self.values.to(like))
+
+    def mean(self, values: Float[Tensor, "p *n"]) -> Float[Tensor, "*n"]:
+        return torch.tensordot(self.counts, values, dims=1) / len(self.counts)
+
+
 @dataclass(frozen=True)
 class Screened:
-    """One noisy image against all images: by the masks of tiles, and by those of a few pixels, the spots."""
+    """One noisy image against all images: by the tiles, and by the masks of the spots."""
 
-    tiles: Float[Tensor, "t n"]  # distances, up to a number for each tile
-    spots: Int[Tensor, "p"]
+    tiles: Float[Tensor, "t n"]  # the posterior of each tile
+    owner: Int[Tensor, "q"]  # the tile of each pixel
+    sketch: Sketch
+    spots: Spots
     weights: Float[Tensor, "p n"]  # of the spots' own posteriors
-    values: Float[Tensor, "p n"]  # of the images at the spots
-    scale: float
 
     @property
     def exact(self) -> Float[Tensor, "p"]:
-        return (self.weights * self.values).sum(dim=1)
+        return (self.weights * self.spots.values).sum(dim=1)
 
-    def chances(self, tolerance: float) -> tuple[Float[Tensor, "n"] | None, float]:
-        """With which chance to draw each image, and the rms to expect; None where it takes too many draws."""
-        n, rms = self.tiles.shape[1], math.inf
-        weight = torch.softmax(self.tiles * -self.scale, dim=1).mean(dim=0)
-        proposal = (1 - UNIFORM) * weight + UNIFORM / n
-        influence = (self.weights * (self.values - self.exact[:, None])).square().mean(dim=0)  # of each image
-        for share in SHARES:
-            found = drawing_chances(proposal, share * n)
+    def chances(self, tolerance: float) -> Iterator[tuple[Float[Tensor, "n"], float]]:
+        """With which chance to draw each image, and the rms to expect: the fewest draws that the tolerance allows, then
+        more; nothing where it takes too many."""
+        n = self.tiles.shape[1]
+        proposal, influence = (1 - UNIFORM) * self.tiles.mean(dim=0) + UNIFORM / n, self._influence()
+        for count in (share * n for share in SHARES if share * n >= LEAST):
+            found = drawing_chances(proposal, count)
             rms = math.sqrt((influence * (1 / found - 1)).sum().item())
             if rms <= SAFETY * tolerance:
-                return found, rms
-        return None, rms
+                yield found, rms
+
+    def _influence(self) -> Float[Tensor, "n"]:
+        """How far the spots' means move with an image's weight, squared: beyond what the control variate takes off."""
+        control = self.tiles[self.owner[self.spots.pixels]]  # [p, n]
+        sketched = self.sketch.basis[self.spots.pixels] @ self.sketch.coordinates
+        moved = control.mul_(sketched.sub_((control * sketched).sum(dim=1, keepdim=True)))
+        return self.spots.mean((self.spots.values - self.exact[:, None]).mul_(self.weights).sub_(moved).square_())
+
+    def error(self, found: Float[Tensor, "q"]) -> float:
+        """The rms of a result, as the spots tell it."""
+        return math.sqrt(self.spots.mean((found[self.spots.pixels] - self.exact).square()).item())
+
+    def correction(self, rows: Int[Tensor, "k"], chances: Float[Tensor, "k"]) -> Float[Tensor, "q"]:
+        """What the draws miss of the tiles' sketched means, at each pixel."""
+        drawn = self.tiles[:, rows] / chances
+        missed = self.tiles @ self.sketch.coordinates.T
+        missed -= (drawn / drawn.sum(dim=1, keepdim=True)) @ self.sketch.coordinates[:, rows].T  # [t, r]
+        return (self.sketch.basis * missed[self.owner]).sum(dim=1)
 
 
-def _spots(x: Flat) -> Int[Tensor, "p"]:
-    """Pixels to compute exactly: rather those that differ from image to image, where errors are larger."""
-    return torch.multinomial(x.var(dim=0) + 1e-9, min(SPOTS, x.shape[1]), generator=torch.Generator().manual_seed(0))
+def _screened(masks: Masks, images: ImageSet, z: Flat, scale: float, tolerance: float,
+              memory: int) -> Iterator[tuple[int, Screened]]:
+    """Those noisy images for which draws may do, against all images, which are read once for as many noisy ones as
+    there is memory for.
 
-
-def _promising(tiles: Masks, masks: Masks, spots: Int[Tensor, "p"], x: Float[Tensor, "n d"], z: Flat,
-               scale: float, tolerance: float) -> Iterator[int]:
-    """Noisy images for which draws may do, by a few of the images. Of n times as many errors are sqrt(n) smaller, so
-    the tolerance is that much larger here."""
-    of_tiles, of_spots = tiles.keep.to(z), masks.keep.to(z.device)[spots].to(z)
-    for k, one in enumerate(z):
-        square = (x - one).square_()
-        weights = torch.softmax(of_spots @ square.T * -scale, dim=1)  # [p, n]
-        support = 1 / weights.square().sum(dim=1)
-        if support.quantile(0.25) >= SUPPORT:
-            found = Screened(of_tiles @ square.T, spots, weights, x[:, spots].T, scale)
-            if found.chances(tolerance)[0] is not None:
-                yield k
-
-
-def _screened(tiles: Masks, masks: Masks, spots: Int[Tensor, "p"], images: ImageSet, z: Flat, which: list[int],
-              scale: float, memory: int) -> Iterator[tuple[int, Screened]]:
-    """These noisy images against all images, which are read once for as many as there is memory for.
-
-    Distances are sums of x (x - 2 z) over a mask, both relative to the mean image: two products, the first of which all
+    Distances are sums of x (x - 2 z) over a mask, both relative to the centre: two products, the first of which all
     noisy images share. At noise this high they lose no digit that matters."""
-    n, values = len(images), _floats(torch.from_numpy(images.pixels).flatten(1)[:, spots.cpu()].T, z)
-    rows = torch.cat([tiles.keep.to(z.device), masks.keep.to(z.device)[spots]]).to(z)  # [r, d]
-    run = Run(Posterior(tiles, OwnPixel(), images), CentredMasks(rows), scale, n, memory)
-    shifted = z - run.shift(z)
-    together = max(1, memory // (4 * len(rows) * max(n, z.shape[1])))
+    tiles: Tiles = remembered(masks, "tiles", lambda: tiles_of(masks, images.shape))
+    if len(tiles.weights) * LEAST_TILE > len(masks):  # masks are small, and tiles spare nothing
+        return
+    n, stride = len(images), max(1, min(PILOT, len(images) // LEAST_PILOT))
+    with phase("sketch"):
+        sketch: Sketch = remembered(images, "sketch", lambda: sketch_of(images, stride)).to(z)
+        spots: Spots = remembered(images, "spots", lambda: spots_of(images, stride)).to(z)
+    weights, keep, owner = tiles.weights.to(z), masks.keep.to(z.device)[spots.pixels].to(z), tiles.owner.to(z.device)
+    rows, parts = torch.cat([weights, keep]), [len(weights), len(keep)]
+    run = Run(Posterior(masks, OwnPixel(), images), CentredMasks(rows), scale, n, memory)
+    z = z - run.shift(z)
+
+    def screened(k: int, energies: Tensor, distances: Tensor, sketch: Sketch, spots: Spots) -> Screened:
+        products = (weights * z[k]) @ sketch.basis @ sketch.coordinates  # [t, n]
+        by_tile = torch.softmax(products.mul_(2).sub_(energies).mul_(scale), dim=1)
+        return Screened(by_tile, owner, sketch, spots, torch.softmax(distances * -scale, dim=1))
+
+    with phase("pilot"):
+        x = _floats(torch.from_numpy(images.pixels[::stride]).flatten(1).T, z, run.zero(z))
+        energies, of_spots = (rows @ x.square()).split(parts)
+        few, which = slice(None, None, stride), []
+        for k, one in enumerate(z):
+            distances = torch.addmm(of_spots, keep * one, x, alpha=-2)
+            pilot = screened(k, energies, distances, sketch.some(few), spots.some(few))
+            support = 1 / pilot.weights.square().sum(dim=1)
+            larger = DOUBT * math.sqrt(stride) * tolerance  # errors of fewer images are
+            if support.quantile(0.25) >= SUPPORT and any(True for _ in pilot.chances(larger)):
+                which.append(k)
+    together = max(1, memory // (4 * len(keep) * n))
     for first in range(0, len(which), together):
         some = which[first:first + together]
-        distances, start = z.new_empty(len(some), len(rows), n), 0
-        queries = rows * (-2 * shifted[some])[:, None]  # [b, r, d]
-        for x in run.chunks(shifted, range(n)):
+        energies, distances, start = z.new_empty(len(weights), n), z.new_empty(len(some), n, len(keep)), 0
+        for x in run.chunks(z, range(n)):
+            here = slice(start, start := start + x.shape[1])
             with phase("screening"):
-                shared = rows @ x.square()
-                for query, found in zip(queries, distances, strict=True):  # one by one: none depends on its company
-                    found[:, start:start + x.shape[1]] = torch.addmm(shared, query, x)
-            start += x.shape[1]
+                energies[:, here], of_spots = (rows @ x.square()).split(parts)
+                for k, found in zip(some, distances, strict=True):  # one by one: none depends on its company
+                    torch.addmm(of_spots.T, x.T, (keep * z[k]).T, alpha=-2, out=found[here])
         for k, found in zip(some, distances, strict=True):
-            by_tiles, by_spots = found.split([len(tiles), len(spots)])
-            yield k, Screened(by_tiles, spots, torch.softmax(by_spots * -scale, dim=1), values, scale)
+            yield k, screened(k, energies, found.T.contiguous(), sketch, spots)
+
+
+def spots_of(images: ImageSet, stride: int) -> Spots:
+    """Spots by the variance of some of the images."""
+    variance = images[::stride].flatten(1).var(dim=0) + 1e-3
+    pixels = torch.multinomial(variance, min(SPOTS, images.dim), generator=torch.Generator().manual_seed(0))
+    values = torch.cat([x.flatten(1)[:, pixels] for x in images.chunks(reuse=True)])
+    return Spots(pixels, variance.mean() / variance[pixels], values.T.contiguous())
 
 
 @dataclass(frozen=True)
 class CentredMasks(DenseMasks):
-    """Dense masks, on images relative to the mean one."""
+    """Dense masks, on images relative to the mean one, in the order of memory in which few masks are fastest."""
 
     centred: ClassVar[bool] = True
+    pixel_major: ClassVar[bool] = False
 
 
 def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chances: Float[Tensor, "k"],
@@ -189,17 +258,24 @@ def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chance
     return state.mean[0, :, 0] + (shift[0] if isinstance(shift, Tensor) else 0.0)
 
 
-def tile_masks(masks: Masks, shape: Shape) -> Masks:
-    """One mask for each tile: the input pixels that at least half of its pixels' masks keep. A tile is about half as
-    wide as a mask reaches."""
+def tiles_of(masks: Masks, shape: Shape) -> Tiles:
+    """Tiles about as wide as a mask reaches from its pixel."""
     c, h, w = shape
     reach = math.sqrt(masks.keep.sum(dim=1).float().mean().item() / (c * math.pi))
-    side = 2 ** max(0, round(math.log2(max(reach / 2, 1))))
-    keep = masks.keep.view(c, h, w, -1)
-    found: list[Bool[Tensor, "d"]] = [
-        keep[:, row:row + side, column:column + side].flatten(0, 2).float().mean(dim=0) >= 0.5
-        for row in range(0, h, side) for column in range(0, w, side)]
-    return Masks(torch.stack(found), (1, -(-h // side), -(-w // side)))
+    side = 2 ** int(math.log2(max(reach, 1)))
+    row, column = (torch.arange(size) // side for size in (h, w))
+    owner = (row[:, None] * (-(-w // side)) + column).expand(c, h, w).flatten().to(masks.keep.device)
+    count = torch.bincount(owner)
+    sums = torch.zeros(len(count), c * h * w, device=owner.device).index_add_(0, owner, masks.keep.float())
+    return Tiles(sums / count[:, None], owner)
+
+
+def sketch_of(images: ImageSet, stride: int) -> Sketch:
+    """Images in the leading principal components of some of them."""
+    some = images.subset(range(0, len(images), stride))
+    basis = leading_components(some, min(RANK, images.dim, len(some) - 1))[2].float()
+    shift = basis.T @ ((torch.from_numpy(images.centre).flatten().float() - 127.5) / 127.5)
+    return Sketch(basis, torch.cat([x.flatten(1) @ basis - shift for x in images.chunks(reuse=True)]).T.contiguous())
 
 
 def drawing_chances(proposal: Float[Tensor, "n"], count: float) -> Float[Tensor, "n"]:

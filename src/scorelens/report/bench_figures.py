@@ -112,6 +112,32 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
         yield to.save("softmax", "r2 of locality by the number of images in a softmax, with its 95 % interval", draw)
 
 
+def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """What a tolerance costs: rms by noise level for each tolerance, on each dataset."""
+    found = {dataset: [row for row in rows if option(row, "tolerance")] for dataset, rows in results.of(preset).items()}
+    found = {dataset: rows for dataset, rows in found.items() if rows}
+
+    def draw(path: Path) -> None:
+        figure, panels = _panels(list(found))
+        for axes, rows in zip(panels, found.values(), strict=True):
+            for k, row in enumerate(rows):
+                asked, steps = option(row, "tolerance") or 0.0, [step for step in row["path"] if step["rms"] > 0]
+                axes.axhline(asked, color=f"C{k}", lw=0.8, ls="--")
+                axes.plot([step["sigma"] for step in steps], [step["rms"] for step in steps], "o-", ms=3, color=f"C{k}",
+                          label=f"tolerance {asked:g}")
+            axes.set_xscale("log")
+            axes.set_yscale("log")
+            sigmas = [step["sigma"] for step in rows[0]["path"]]
+            axes.set_xlim(1.5 * max(sigmas), min(sigmas) / 1.5)
+            axes.set(xlabel="noise level σ, falling", ylabel="largest rms of x0_hat")
+        _legend(figure, panels)
+        figure.savefig(path, dpi=160)
+
+    if found:
+        yield to.save("tolerance", "Largest rms of x0_hat against the exact plan, by noise level; dashed: what was "
+                      "asked for. Where there is no point, the exact plan did all the work", draw)
+
+
 def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """Errors by noise level, and one held-out image through every model."""
     for dataset, rows in results.of(preset).items():
@@ -163,8 +189,8 @@ def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
-    "threshold": threshold_curves, "low-rank": energy_curves, "softmax": batch_curves, "voids": void_figures,
-    "sensitivity": field_strips, "manipulation": mark_figures}
+    "threshold": threshold_curves, "low-rank": energy_curves, "softmax": batch_curves,
+    "tolerance": tolerance_curves, "voids": void_figures, "sensitivity": field_strips, "manipulation": mark_figures}
 
 
 def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: str, caption: str) -> Iterator[Figure]:

@@ -166,6 +166,25 @@ def softmax(results: Results, preset: str) -> Iterator[Block]:
                 "Locality with one softmax over all images, and with the mean of the softmaxes of batches")
 
 
+def tolerance(results: Results, preset: str) -> Iterator[Block]:
+    lines: list[list[Cell | str]] = []
+    for dataset, rows in results.of(preset).items():
+        exact = next((row for row in rows if option(row, "tolerance") is None), None)
+        for row in rows:
+            asked = option(row, "tolerance")
+            gap = difference(row, exact) if exact is not None and row is not exact else None
+            lines.append([dataset, f"{asked:g}" if asked else "exact", f"{row['r2']['mean']:.3f}",
+                          Cell(f"{gap.mean:+.4f}", note=f"{gap.low:+.4f} … {gap.high:+.4f}") if gap else MISSING,
+                          *([f"{row['rms']:.4f}", f"{row['compared']:.0%}",
+                             f"{row['exact_seconds_per_image'] / row['seconds_per_image']:.2f}"] if asked
+                            else [MISSING, "100%", MISSING]), limits(row)])
+    yield Table(["data", "tolerance", "r2", "difference", "largest rms", "images compared", "exact / within",
+                 "measured on"], lines,
+                "Locality within a tolerance: r2 with the network; the largest rms of x0_hat of a step and sample, "
+                "against the exact one from the same z; the share of the images that a step compares; and the exact "
+                "plan's time over its own")
+
+
 def voids(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
         yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0]["levels"])],
@@ -213,7 +232,8 @@ def manipulation(results: Results, preset: str) -> Iterator[Block]:
 
 VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
     "table1": agreement, "table-appendix": agreement, "novelty": novelty, "runtime": runtime, "dynamics": dynamics,
-    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "voids": voids, "sensitivity": sensitivity,
+    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "voids": voids,
+    "sensitivity": sensitivity,
     "architectures": architectures, "self-attention": self_attention, "manipulation": manipulation}
 
 
