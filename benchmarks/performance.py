@@ -32,6 +32,7 @@ from scorelens.sampling import ddim_step
 
 RESULTS = Path(__file__).parent / "results" / "performance.jsonl"
 SEEDS = range(1000, 1008)  # noise that nothing was tuned on
+ROUNDS = 2
 MIDDLE = 5  # of the ten noise levels, for growth curves
 DATASETS = {  # name -> what is loaded, and how many of the 8 noisy images the dense plan is timed on
     "cifar10": ({"source": "cifar10"}, 8),
@@ -88,7 +89,7 @@ def plans(name: str, threshold: float = 0.05) -> dict[str, Any]:
 
 def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[str, Any]:
     """Ten steps, batch 8: within a tolerance, exactly, and (one noisy image, its time multiplied) densely, at the same
-    points; and how far the first is from the second, over all pixels."""
+    points, the best of ROUNDS that take turns; and how far the first is from the second, over all pixels."""
     images = load(name)
     auto = scorelens.build_denoiser("locality", images, threshold=threshold)
     dense, steps = replace(auto, plan="dense"), []
@@ -97,9 +98,13 @@ def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[
     auto(z[:1], 1.0)  # measures the rates
     for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         auto.choice(z, sigma)  # makes the masks
-        rough_seconds, rough = timed(partial(auto.within, z, sigma, tolerance))
-        exact_seconds, x0_hat = timed(partial(auto, z, sigma))
-        dense_seconds, _ = timed(partial(dense, z[:1], sigma))
+        ways = (partial(auto.within, z, sigma, tolerance), partial(auto, z, sigma), partial(dense, z[:1], sigma))
+        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
+        rough_seconds, exact_seconds, dense_seconds = (min(seconds for seconds, _ in turns)
+                                                       for turns in zip(*taken, strict=True))
+        rough, x0_hat = taken[0][0][1], taken[0][1][1]
+        if not steps:
+            once = taken[0][0][0] - rough_seconds  # the sketch, which later calls find
         error = (rough.mean - x0_hat).flatten(1).square().mean(dim=1).sqrt()
         steps.append({"sigma": sigma, "drawn": rough.drawn.float().mean().item(), "rms": error.max().item(),
                       "expected_rms": rough.expected.max().item(), "checked_rms": rough.checked.max().item(),
@@ -111,7 +116,7 @@ def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[
     rough, exact, slow = (sum(step[key] for step in steps) for key in ("within_seconds", "exact_seconds",
                                                                        "dense_seconds"))
     return {"tolerance": tolerance, "threshold": threshold, "batch": len(SEEDS), "images": len(images), "steps": steps,
-            "dense_to_within": slow / rough, "exact_to_within": exact / rough}
+            "sketch_seconds": once, "dense_to_within": slow / (rough + once), "exact_to_within": exact / (rough + once)}
 
 
 def growth(along: str) -> dict[str, Any]:
