@@ -14,6 +14,7 @@ from scorelens.report.tables import markdown
 
 MARKS = "<!-- written by benchmarks/pages.py from benchmarks/results/{}.jsonl -->", "<!-- end -->"
 LIMITS = {"cifar10": 3e9, "celeba": 12e9}
+IMAGENET, GPUS, GPU_BANDWIDTH = 1_281_167, 8, 1.555e12  # bytes per second of one
 INTRODUCTION = """# Performance
 
 The locality model weighs every training image once for every output pixel: one step costs, done plainly, a matrix
@@ -32,10 +33,13 @@ All figures below are ratios or curves from one run on one machine (`make bench`
 `benchmarks/results/performance.jsonl`.
 """
 WITHIN = """`--denoiser.tolerance` (rms of x0_hat) asks for less. At high noise many images share the weight of a pixel,
-and a few, drawn by their weight and counted accordingly, speak for all; where the tolerance would take too many, the
-exact plan does the work. The rms is measured against the exact plan, over all pixels of 8 noise seeds that nothing was
-tuned on; `expected` is what the plan foretold, `checked` what it saw at 16 pixels that it computes exactly. The dense
-plan was timed on one of the 8 noisy images, and its time multiplied.
+and a few, drawn by their weight and counted accordingly, speak for all. Whom to draw is told by the posteriors of a few
+tiles, over images of which 128 principal components are kept; the means of these posteriors are known, so that what the
+draws miss of them is taken off (a control variate). Where the tolerance would take too many draws, the exact plan does
+the work. The rms is measured against the exact plan, over all pixels of 8 noise seeds that nothing was tuned on;
+`expected` is what the plan foretold, `checked` what it saw at 16 pixels that it computes exactly. Times are the best of
+two rounds that take turns (of one on celeba), with the sketch of the images in the total. The dense plan was timed on
+one of the 8 noisy images, and its time multiplied.
 """
 
 
@@ -54,6 +58,12 @@ def performance_page(rows: dict[str, dict[str, Any]]) -> str:
         parts += ["## Within a tolerance\n", WITHIN, _within_table(rough)]
         parts += [f"### {name}, within {row['tolerance']:g}, step by step\n\n{_within_steps(row)}"
                   for name, row in rough.items()]
+    if "exponents" in rows:
+        parts += [_exponents(rows["exponents"])]
+    if "processes" in rows:
+        parts += ["## Several processes\n", _processes(rows["processes"])]
+    if "celeba" in plans and "celeba" in rough:
+        parts += ["## ImageNet at 64 x 64, on paper\n", _imagenet(plans["celeba"], rough["celeba"]["images"])]
     parts += ["## Growth\n", "![Seconds of one step, measured and expected](performance-growth.png)\n",
               _growth_table([row for cell, row in rows.items() if cell.startswith("growth")])]
     parts += ["## Peak memory\n", _memory_table(rows), _machine(rows)]
@@ -72,6 +82,50 @@ def _within_steps(row: dict[str, Any]) -> str:
               f"{s['exact_seconds'] / s['within_seconds']:.2f}", f"{s['rms']:.4f}", f"{s['expected_rms']:.4f}",
               f"{s['checked_rms']:.4f}"] for s in row["steps"]]
     return markdown(["sigma", "images compared", "automatic / within", "rms", "expected", "checked"], cells) + "\n"
+
+
+def _exponents(row: dict[str, Any]) -> str:
+    cells = [[f"{s['sigma']:.3g}", f"{s['exact']:.2f}", f"{s['within']:.2f}"] for s in row["steps"]]
+    few, all_ = row["images"]
+    return f"""### How time grows with N
+
+The exponent of the time of a step, from {few:,} to {all_:,} images of CIFAR-10 (batch {row['batch']}), exactly and
+within {row['tolerance']:g}. At low noise the exact plan does the work, and its time is linear: there each pixel has its
+own few images that matter, and to fetch them one by one costs more than to stream them all past every pixel.
+
+{markdown(["sigma", "exactly", f"within {row['tolerance']:g}"], cells)}
+"""
+
+
+def _processes(row: dict[str, Any]) -> str:
+    first = row["points"][0]
+    cells = [[f"{p['processes']}", f"{first['seconds'] / p['seconds']:.2f}", f"{p['peak_bytes'] / 1e9:.2f}",
+              f"{p['largest_difference']:.1e}"] for p in row["points"]]
+    table = markdown(["processes", "speed", "peak memory of one, GB", "largest difference of x0_hat"], cells)
+    return f"""A step of the locality model on CIFAR-10, batch {row['batch']}, under torchrun with gloo, one thread
+each, on a machine of {row['cores']} cores. A process holds its share of the images; libraries, masks and workspace are
+the same for all. See [distributed.md](distributed.md).
+
+{table}
+"""
+
+
+def _imagenet(row: dict[str, Any], here: int) -> str:
+    """From the measured steps of CelebA at 64 x 64, which has the same pixels, to ImageNet's number of images."""
+    d = 3 * 64 * 64
+    seconds = sum(step["auto_seconds"] for step in row["steps"]) / row["batch"]
+    operations = sum(step["operations"] for step in row["steps"]) * d**2  # for one noisy image and one of the source
+    moved = 4 * operations * here / seconds  # bytes per second
+    there = 4 * operations * IMAGENET / (GPUS * GPU_BANDWIDTH)
+    pixels, masks, states = IMAGENET * d / GPUS / 1e9, d**2 / 1e9, 3 * 4 * d / 1e3
+    return f"""Ten steps of one noisy image of 64 x 64 cost {operations:.2g} additions for each image of the source
+(the masks of CelebA at threshold {row['threshold']:g}), and {operations * IMAGENET:.2g} for the {IMAGENET:,} images
+of ImageNet. This machine took {seconds:.1f} s for {here:,} images, or {moved / 1e9:.0f} GB/s of summands; all of
+ImageNet would take it {seconds * IMAGENET / here / 60:.0f} minutes. Sums of table rows are bound by memory. So {GPUS}
+GPUs that read {GPU_BANDWIDTH / 1e12:.3g} TB/s each (an A100, as its maker states it) need about {there:.0f} s at full
+bandwidth; from caches less, at a fraction of it more. Each holds {pixels:.1f} GB of pixels and {masks:.2f} GB of masks
+for a noise level, and exchanges {states:.0f} kB for each noisy image and step. This is an estimate: it was not run.
+"""
 
 
 def _ratio_table(plans: dict[str, dict[str, Any]]) -> str:

@@ -12,8 +12,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import multiprocessing
+import os
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -33,6 +37,7 @@ from scorelens.sampling import ddim_step
 RESULTS = Path(__file__).parent / "results" / "performance.jsonl"
 SEEDS = range(1000, 1008)  # noise that nothing was tuned on
 ROUNDS = 2
+LARGE = 4096  # pixels, beyond which one round must do
 MIDDLE = 5  # of the ten noise levels, for growth curves
 DATASETS = {  # name -> what is loaded, and how many of the 8 noisy images the dense plan is timed on
     "cifar10": ({"source": "cifar10"}, 8),
@@ -99,7 +104,7 @@ def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[
     for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         auto.choice(z, sigma)  # makes the masks
         ways = (partial(auto.within, z, sigma, tolerance), partial(auto, z, sigma), partial(dense, z[:1], sigma))
-        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
+        taken = [[timed(way) for way in ways] for _ in range(1 if images.dim > LARGE else ROUNDS)]
         rough_seconds, exact_seconds, dense_seconds = (min(seconds for seconds, _ in turns)
                                                        for turns in zip(*taken, strict=True))
         rough, x0_hat = taken[0][0][1], taken[0][1][1]
@@ -167,6 +172,44 @@ def _growth_cases(along: str) -> Iterator[tuple[float, scorelens.ImageSet, float
         yield from ((sigmas[level], load("cifar10", limit=10000), 0.05, 4, level) for level in range(10))
 
 
+def exponents(tolerance: float = 0.01) -> dict[str, Any]:
+    """How the time of a step grows with N, exactly and within a tolerance, at every noise level: from a quarter of
+    CIFAR-10 to all of it, the best of ROUNDS."""
+    steps = []
+    sets = [load("cifar10", limit=12500), load("cifar10")]
+    models = [scorelens.build_denoiser("locality", images, threshold=0.05) for images in sets]
+    for sigma in scorelens.ddim_sigmas(10).tolist():
+        z = sets[0][range(4)] + sigma * scorelens.seeded_noise(sets[0].shape, SEEDS[:4])
+        ways = [partial(way, z, sigma) for model in models
+                for way in (model, partial(model.within, tolerance=tolerance))]
+        for model in models:
+            model.choice(z, sigma)
+        exact, rough, exact_all, rough_all = (min(turns) for turns in zip(*(
+            [timed(way)[0] for way in ways] for _ in range(ROUNDS)), strict=True))
+        growth = math.log(len(sets[1]) / len(sets[0]))
+        steps.append({"sigma": sigma, "exact": math.log(exact_all / exact) / growth,
+                      "within": math.log(rough_all / rough) / growth})
+        print(f"  sigma {sigma:.3g}: {steps[-1]}", file=sys.stderr)
+    return {"tolerance": tolerance, "images": [len(images) for images in sets], "batch": 4, "steps": steps}
+
+
+def processes() -> dict[str, Any]:
+    """A step of batch 8 by one, two and three processes of one thread each, on this machine."""
+    points: list[dict[str, Any]] = []
+    for count in (1, 2, 3):
+        with tempfile.TemporaryDirectory() as folder:
+            subprocess.run([sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count), "-m",
+                            "benchmarks.processes", folder], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+            found = [json.loads(path.read_text()) for path in sorted(Path(folder).glob("*.json"))]
+            x0_hat = torch.load(Path(folder) / "x0_hat.pt")
+        alone = x0_hat if not points else alone
+        points.append({"processes": count, "seconds": max(f["seconds"] for f in found),
+                       "peak_bytes": max(f["peak_bytes"] for f in found),
+                       "largest_difference": (x0_hat - alone).abs().max().item()})
+        print(f"  {points[-1]}", file=sys.stderr)
+    return {"batch": len(SEEDS), "cores": os.cpu_count(), "points": points}
+
+
 def memory(name: str) -> dict[str, Any]:
     """Peak memory of a process that loads the data, takes the fitted statistics and does two steps of batch 8."""
     images = load(name)
@@ -183,6 +226,8 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     "plans cifar10": partial(plans, "cifar10"),
     "plans celeba": partial(plans, "celeba"),
     **{f"within {name}": partial(within, name) for name in ("mnist", "cifar10", "celeba")},
+    "exponents": exponents,
+    "processes": processes,
 }
 
 

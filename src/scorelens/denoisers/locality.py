@@ -108,7 +108,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         stats: moments to read the masks off, instead of those of `images`.
         plan: how the distances are computed; all are exact, auto takes the fastest.
         tolerance: rms of x0_hat that an approximation may cost: where few images can speak for all, at high noise, only
-            they are compared. Exact without it, under torchrun, and for gradients.
+            they are compared. Exact at low noise, without it, under torchrun, and for gradients.
         memory: workspace in bytes.
     """
     if tolerance is not None and not tolerance > 0:

@@ -292,8 +292,8 @@ def drawing_chances(proposal: Float[Tensor, "n"], count: float) -> Float[Tensor,
 
 def systematic(chances: Float[Tensor, "n"]) -> Int[Tensor, "k"]:
     """Which are drawn: those at equal steps through the sum of the chances; the same ones every time."""
-    steps = chances.double().cumsum(dim=0).add_(0.5).floor_()
-    return (steps.diff(prepend=steps.new_zeros(1)) > 0).nonzero()[:, 0]
+    steps = chances.cpu().double().cumsum(dim=0).add_(0.5).floor_()  # not every device has float64
+    return (steps.diff(prepend=steps.new_zeros(1)) > 0).nonzero()[:, 0].to(chances.device)
 
 
 def _floats(raw: Tensor, like: Tensor, zero: float | Tensor = 127.5) -> Tensor:
