@@ -88,11 +88,11 @@ def _within_steps(row: dict[str, Any]) -> str:
 def _exponents(row: dict[str, Any]) -> str:
     cells = [[f"{s['sigma']:.3g}", f"{s['exact']:.2f}", f"{s['within']:.2f}"] for s in row["steps"]]
     few, all_ = row["images"]
-    words = fill(
-        f"The exponent of the time of a step, from {few:,} to {all_:,} images of CIFAR-10 (batch {row['batch']}), exactly "
-        f"and within {row['tolerance']:g}. At low noise the exact plan does the work, and its time is linear: there each "
-        "pixel has its own few images that matter, and to fetch them one by one costs more than to stream them all past "
-        "every pixel.", 120)
+    words = _paragraph(f"""
+        The exponent of the time of a step, from {few:,} to {all_:,} images of CIFAR-10 (batch {row['batch']}),
+        exactly and within {row['tolerance']:g}. At low noise the exact plan does the work, and its time is linear:
+        there each pixel has its own few images that matter, and to fetch them one by one costs more than to stream
+        them all past every pixel.""")
     return f"### How time grows with N\n\n{words}\n\n{markdown(['sigma', 'exactly', 'within'], cells)}\n"
 
 
@@ -101,10 +101,10 @@ def _processes(row: dict[str, Any]) -> str:
     cells = [[f"{p['processes']}", f"{first['seconds'] / p['seconds']:.2f}", f"{p['peak_bytes'] / 1e9:.2f}",
               f"{p['largest_difference']:.1e}"] for p in row["points"]]
     table = markdown(["processes", "speed", "peak memory of one, GB", "largest difference of x0_hat"], cells)
-    words = fill(
-        f"A step of the locality model on CIFAR-10, batch {row['batch']}, under torchrun with gloo, one thread each, on a "
-        f"machine of {row['cores']} cores. A process holds its share of the images; libraries, masks and workspace are "
-        "the same for all. See [distributed.md](distributed.md).", 120)
+    words = _paragraph(f"""
+        A step of the locality model on CIFAR-10, batch {row['batch']}, under torchrun with gloo, one thread each,
+        on a machine of {row['cores']} cores. A process holds its share of the images; libraries, masks and
+        workspace are the same for all. See [distributed.md](distributed.md).""")
     return f"{words}\n\n{table}\n"
 
 
@@ -116,15 +116,19 @@ def _imagenet(row: dict[str, Any], here: int) -> str:
     moved = 4 * operations * here / seconds  # bytes per second
     there = 4 * operations * IMAGENET / (GPUS * GPU_BANDWIDTH)
     pixels, masks, states = IMAGENET * d / GPUS / 1e9, d**2 / 1e9, 3 * 4 * d / 1e3
-    return fill(
-        f"Ten steps of one noisy image of 64 x 64 cost {operations:.2g} additions for each image of the source (the masks "
-        f"of CelebA at threshold {row['threshold']:g}), and {operations * IMAGENET:.2g} for the {IMAGENET:,} images of "
-        f"ImageNet. This machine took {seconds:.1f} s for {here:,} images, or {moved / 1e9:.0f} GB/s of summands; all of "
-        f"ImageNet would take it {seconds * IMAGENET / here / 60:.0f} minutes. Sums of table rows are bound by memory. So "
-        f"{GPUS} GPUs that read {GPU_BANDWIDTH / 1e12:.4g} TB/s each (an A100, as its maker states it) need about "
-        f"{there:.0f} s at full bandwidth; from caches less, at a fraction of it more. Each holds {pixels:.1f} GB of "
-        f"pixels and {masks:.2f} GB of masks for a noise level, and exchanges {states:.0f} kB for each noisy image and "
-        "step. This is an estimate: it was not run.", 120) + "\n"
+    return _paragraph(f"""
+        Ten steps of one noisy image of 64 x 64 cost {operations:.2g} additions for each image of the source (the
+        masks of CelebA at threshold {row['threshold']:g}), and {operations * IMAGENET:.2g} for the {IMAGENET:,}
+        images of ImageNet. This machine took {seconds:.1f} s for {here:,} images, or {moved / 1e9:.0f} GB/s of
+        summands; all of ImageNet would take it {seconds * IMAGENET / here / 60:.0f} minutes. Sums of table rows are
+        bound by memory. So {GPUS} GPUs that read {GPU_BANDWIDTH / 1e12:.4g} TB/s each (an A100, as its maker states
+        it) need about {there:.0f} s at full bandwidth; from caches less, at a fraction of it more. Each holds
+        {pixels:.1f} GB of pixels and {masks:.2f} GB of masks for a noise level, and exchanges {states:.0f} kB for
+        each noisy image and step. This is an estimate: it was not run.""") + "\n"
+
+
+def _paragraph(words: str) -> str:
+    return fill(" ".join(words.split()), 120)
 
 
 def _ratio_table(plans: dict[str, dict[str, Any]]) -> str:
