@@ -43,7 +43,7 @@ DOUBT = 1.0  # how far the pilot may miss what is needed
 SUPPORT = 32  # images that share the weight of a pixel in the pilot: with fewer, no one speaks for the others
 LEAST_TILE = 16  # pixels
 RANK = 128  # principal components of the tiles' images
-SHARES = [2 ** (-k / 2) for k in range(14, 3, -1)]  # of the images that may be drawn: from 1 / 128 to 1 / 4
+SHARES = [2 ** (-k / 2) for k in range(14, 4, -1)]  # of the images that may be drawn: from 1 / 128 to 1 / 5.7
 LEAST = 256  # draws, for their spread to be what is expected
 
 
