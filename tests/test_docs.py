@@ -19,6 +19,7 @@ from scorelens.benchmark.cells import Place, measure_cell
 from scorelens.benchmark.fields import MARK_VISIBLE, visible_by_network
 from scorelens.benchmark.results import Results
 from scorelens.benchmark.run import cell_of
+from scorelens.benchmark.specs import PRESETS, cells_of
 from scorelens.report.bench_views import VIEWS
 
 ROOT = Path(__file__).parents[1]
@@ -113,6 +114,13 @@ def leaves(value):
     if isinstance(value, dict):
         value = list(value.values())
     return [x for item in value for x in leaves(item)] if isinstance(value, list) else [float(value)]
+
+
+def test_every_cell_of_every_preset_is_in_the_results():
+    """On all datasets, at the scale for two cores; none failed."""
+    wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
+    found = {row["cell"] for row in rows("bench") if "failed" not in row}
+    assert found == wanted, (sorted(wanted - found), sorted(found - wanted))
 
 
 def test_the_results_tell_which_networks_show_the_mark():
