@@ -115,7 +115,7 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """What a tolerance costs: rms by noise level for each tolerance, on each dataset."""
     found = {dataset: [row for row in rows if option(row, "tolerance")] for dataset, rows in results.of(preset).items()}
-    found = {dataset: rows for dataset, rows in found.items() if rows}
+    found = {dataset: rows for dataset, rows in found.items() if any(row["rms"] > 0 for row in rows)}
 
     def draw(path: Path) -> None:
         figure, panels = _panels(list(found))
@@ -135,7 +135,7 @@ def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Fig
 
     if found:
         yield to.save("tolerance", "Largest rms of x0_hat against the exact plan, by noise level; dashed: what was "
-                      "asked for. Where there is no point, the exact plan did all the work", draw)
+                      "asked for. Where there is no point, or no panel, the exact plan did all the work", draw)
 
 
 def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
