@@ -20,6 +20,7 @@ from scorelens.posterior.within import (
     tiles_of,
     weighted_mean,
 )
+from scorelens.timings import collected
 
 SHAPE = (3, 16, 16)
 
@@ -48,7 +49,8 @@ def test_at_high_noise_few_images_keep_the_tolerance(leaves, model, sigma):
     found = model.within(z, sigma, 0.03)
     true = rms(found.mean - model(z, sigma))
     assert (found.drawn <= len(leaves) / 4).all() and (true <= 0.03).all()
-    assert (found.expected > 0).all() and (found.checked <= 0.03).all()
+    assert (found.expected > 0).all() and (found.expected <= within.SAFETY * 0.03).all()
+    assert (found.checked <= 0.03).all()
     assert 0.5 < (true.mean() / found.expected.mean()) < 2  # what was expected is about what came
 
 
@@ -64,6 +66,40 @@ def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma):
     found = model.within(z, sigma, 0.03)
     assert torch.equal(found.mean, model(z, sigma)) and (found.drawn == len(leaves)).all()
     assert (found.expected == 0).all() and (found.checked == 0).all()
+
+
+def test_where_draws_will_not_do_a_pilot_says_so(leaves, model):
+    """All images are read once, by the exact plan: none is screened."""
+    with collected() as seconds:
+        model.within(noisy(leaves, 6.0, range(3)), 6.0, 0.003)
+    assert "pilot" in seconds and "distances" in seconds and "screening" not in seconds
+
+
+def test_a_pilot_of_few_images_knows_that_there_are_more(leaves, model, monkeypatch):
+    monkeypatch.setattr(within, "LEAST_PILOT", 1500)
+    found = model.within(noisy(leaves, 25.0, range(4)), 25.0, 0.02)
+    assert (found.drawn < len(leaves)).all()
+
+
+def test_tiles_have_the_posterior_of_their_mean_mask(leaves, model, monkeypatch):
+    """Of sketches that leave nothing out it is the plain softmax; and no image has no chance to be drawn."""
+    sigma, seen = 6.0, []
+    real = Screened.chances
+    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: seen.append((self, list(real(self, tolerance))))
+                        or iter(seen[-1][1]))
+    monkeypatch.setattr(within, "RANK", 768)
+    few = leaves.subset(range(1500))
+    model = scorelens.build_denoiser("locality", few, threshold=0.05)
+    z = noisy(few, sigma, [3])
+    model.within(z, sigma, 1.0)
+    screened, found = seen[-1]
+    tiles = tiles_of(model.masks(sigma), SHAPE)
+    square = (few[:].flatten(1) - z.flatten(1)).double().square()
+    expected = torch.softmax(tiles.weights.double() @ square.T / (-2 * sigma**2), dim=1)
+    assert torch.allclose(screened.tiles.double(), expected, rtol=0.02, atol=1e-7)
+    assert found
+    for chances, _ in found:
+        assert chances.min() >= 0.9 * within.UNIFORM * chances.sum() / len(few)
 
 
 def test_an_image_does_not_depend_on_its_company(leaves, model):
