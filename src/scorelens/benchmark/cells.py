@@ -80,9 +80,8 @@ def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
     """A method's samples against the network's, from the same noise: the end and every step on the way."""
     walked = _walked(cell, place)
     found = sampled(_model(cell, place, images), noise, [step.sigma for step in walked.steps], cell.method)
-    pair = found.prediction, walked.prediction
     row = {**agreement(found, walked), **originality(found, images), "path": _path(found, walked, images),
-           "each": {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))},
+           "each": _each(found, walked),
            "seconds_per_image": sum(found.seconds) / cell.num}
     return Found(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(walked.images[:SHOWN]),
                        "steps": _strips(found), "reference_steps": _strips(walked)})
@@ -120,8 +119,7 @@ def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
         found = sampled(noted, noise, [step.sigma for step in walked.steps], cell.method)
-    pair = found.prediction, walked.prediction
-    return Found({**agreement(found, walked), "each": {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))},
+    return Found({**agreement(found, walked), "each": _each(found, walked),
                   "path": noted.path, "rms": max(step["rms"] for step in noted.path),
                   "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
                   "seconds_per_image": (noted.exact_seconds if model.tolerance is None else noted.seconds) / cell.num,
@@ -219,6 +217,12 @@ def _path(found: Sampled, walked: Sampled, images: ImageSet) -> list[dict[str, A
              "novelty": _spread(novelty(a.x0_hat, images).mse),
              "reference_novelty": _spread(novelty(b.x0_hat, images).mse)}
             for a, b in zip(found.steps, walked.steps, strict=True)]
+
+
+def _each(found: Sampled, walked: Sampled) -> dict[str, Sequence[float]]:
+    """The scores of every sample."""
+    pair = found.prediction, walked.prediction
+    return {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))}
 
 
 def _strips(found: Sampled) -> np.ndarray:

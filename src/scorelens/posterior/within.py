@@ -39,7 +39,6 @@ SPOTS = 16  # pixels that are computed exactly
 UNIFORM = 0.1  # share of the draws that do not care about weights: what the tiles overlook is found too
 SAFETY = 0.7  # of the tolerance, which the draws aim at
 PILOT, LEAST_PILOT = 32, 2048  # one of so many images, but that many, tell whether to look at all of them
-DOUBT = 1.0  # how far the pilot may miss what is needed
 SUPPORT = 32  # images that share the weight of a pixel in the pilot: with fewer, no one speaks for the others
 LEAST_TILE = 16  # pixels
 RANK = 128  # principal components of the tiles' images
@@ -209,7 +208,7 @@ def _screened(masks: Masks, images: ImageSet, z: Flat, scale: float, tolerance: 
             support = 1 / torch.softmax(distances * -scale, dim=1).square().sum(dim=1)
             if support.quantile(0.25) >= SUPPORT:
                 pilot = screened(k, energies, distances, sketch.some(few), spots.some(few))
-                larger = DOUBT * math.sqrt(stride) * tolerance  # as errors of fewer images are
+                larger = math.sqrt(stride) * tolerance  # as errors of fewer images are
                 if any(True for _ in pilot.chances(larger)):
                     which.append(k)
     together = max(1, memory // (4 * len(keep) * n))
