@@ -105,7 +105,7 @@ def test_a_network_that_learned_64_digits_by_heart_memorizes(digits, tmp_path, c
     assert "memorizes" in capsys.readouterr().err
     found = {s["about"]: s for s in json.loads((out / "verdict.json").read_text())["verdict"]}
     assert found["memorized"]["holds"] and found["memorized"]["text"].startswith("It memorizes")
-    assert not found["generalizes"]["holds"] and found["generalizes"]["value"] > 2
+    assert not found["generalizes"]["holds"] and found["generalizes"]["value"] > 1.5
     assert found["explained"]["text"].startswith("optimal") and not found["equivariant"]["holds"]
 
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scorelens.posterior.slots import EveryPixel, OwnPixel
-from scorelens.posterior.softmax import chunk_state, merge
+from scorelens.posterior.softmax import chunk_state, merge, with_near
 
 
 def pieces(seed, n, spread, own):
@@ -34,6 +34,24 @@ def test_states_merge_associatively_into_the_plain_softmax(seed, n, spread, own,
     expected = (weights * x).sum(2) if own else weights[:, 0] @ x.T
     torch.testing.assert_close(responses.collect(left.mean), expected, rtol=1e-12, atol=1e-12)
     torch.testing.assert_close(responses.collect(right.mean), expected, rtol=1e-12, atol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 99), q=st.integers(1, 40), spread=st.sampled_from([1.0, 30.0, 1e3, 1e6]))
+def test_chunks_that_are_far_from_the_best_are_left_out_and_missed_by_no_one(seed, q, spread):
+    g = torch.Generator().manual_seed(seed)
+    x = torch.randn(q, 60, generator=g, dtype=torch.float64)
+    distances = spread * torch.rand(1, q, 60, generator=g, dtype=torch.float64)
+    parts = list(zip(distances.clone().split(5, dim=2), x.split(5, dim=1), strict=True))
+    state = chunk_state(parts[0][0], 0.7, OwnPixel(), parts[0][1])
+    left_out = 0
+    for part, here in parts[1:]:
+        found = with_near(state, part, 0.7, 40 / 0.7, here)
+        left_out += found is state
+        state = found
+    torch.testing.assert_close(state.mean[:, :, 0], (torch.softmax(-distances * 0.7, dim=2) * x).sum(2), rtol=1e-12,
+                               atol=1e-12)
+    assert left_out == 0 if spread <= 30 else spread < 1e6 or left_out > 0
 
 
 def test_enormous_distances_do_not_overflow():

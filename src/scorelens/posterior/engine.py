@@ -22,8 +22,8 @@ from scorelens.distributed import World
 from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.plans import Fused, Plan
 from scorelens.posterior.shares import Share, share_of
-from scorelens.posterior.slots import Chunk, Posterior
-from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_
+from scorelens.posterior.slots import Chunk, OwnPixel, Posterior
+from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError, at_least_float32
 
@@ -118,6 +118,8 @@ class Run:
         with phase("distances"):
             distances = self.plan.distances(z, x, None if so_far is None else so_far.best, self.margin)
         with phase("softmax and response"):
+            if so_far is not None and len(z) == 1 and isinstance(responses, OwnPixel):
+                return with_near(so_far, distances, self.scale, self.margin, x)
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
     def mean(self, z: Flat, images: range, states: list[State]) -> Float[Tensor, "b out"]:

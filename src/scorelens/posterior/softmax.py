@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.distributed import World
-from scorelens.posterior.slots import Chunk, Responses
+from scorelens.posterior.slots import Chunk, OwnPixel, Responses, SomePixels
 
 LOG2_E = math.log2(math.e)
 
@@ -62,6 +62,20 @@ def merge(a: State | None, b: State, scale: float) -> State:
     dtype = a.weighted.dtype
     weighted = ca[:, :, None].to(dtype) * a.weighted + cb[:, :, None].to(dtype) * b.weighted
     return State(best, ca * a.total + cb * b.total, weighted)
+
+
+def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, margin: float, x: Chunk) -> State:
+    """The state of `so_far`, which may be overwritten, and one more chunk, where query q writes pixel q. Queries for
+    which no image of the chunk comes within the margin of the best have no use for it: at low noise nearly all."""
+    best = distances.amin(dim=2)
+    near = (best[0] <= so_far.best[0] + margin).nonzero()[:, 0]
+    if 4 * len(near) > len(best[0]):
+        return merge(so_far, weighted_state(best, relative_weights_(distances, best, scale), OwnPixel(), x), scale)
+    kept = State(*(whole[:, near] for whole in (so_far.best, so_far.total, so_far.weighted)))
+    merged = merge(kept, chunk_state(distances[:, near], scale, SomePixels(near), x), scale)
+    for name in ("best", "total", "weighted"):
+        getattr(so_far, name)[:, near] = getattr(merged, name)
+    return so_far
 
 
 def merge_processes(states: list[State], scale: float, team: World) -> list[State]:
