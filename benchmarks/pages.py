@@ -39,7 +39,7 @@ tiles, over images of which 128 principal components are kept; the means of thes
 draws miss of them is taken off (a control variate). Where the tolerance would take too many draws, the exact plan does
 the work. The rms is measured against the exact plan, over all pixels of 8 noise seeds that nothing was tuned on;
 `expected` is what the plan foretold, `checked` what it saw at 16 pixels that it computes exactly. Times are the best of
-two rounds that take turns (of one on celeba), with the sketch of the images in the total. The dense plan was timed on
+four rounds that take turns (of one on celeba), with the sketch of the images in the total. The dense plan was timed on
 one of the 8 noisy images, and its time multiplied.
 """
 

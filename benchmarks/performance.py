@@ -36,7 +36,7 @@ from scorelens.sampling import ddim_step
 
 RESULTS = Path(__file__).parent / "results" / "performance.jsonl"
 SEEDS = range(1000, 1008)  # noise that nothing was tuned on
-ROUNDS = 2
+ROUNDS = 4
 LARGE = 4096  # pixels, beyond which one round must do
 MIDDLE = 5  # of the ten noise levels, for growth curves
 DATASETS = {  # name -> what is loaded, and how many of the 8 noisy images the dense plan is timed on

@@ -1,6 +1,7 @@
 """Posterior means within a tolerance: the draws, their errors, and when to leave them alone."""
 
 import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -60,9 +61,10 @@ def test_a_smaller_tolerance_takes_more_draws(leaves, model):
     assert (few.drawn < many.drawn).all() and (rms(many.mean - model(z, 25.0)) < rms(few.mean - model(z, 25.0))).all()
 
 
+@pytest.mark.parametrize("plan", ["auto", "dense"])
 @pytest.mark.parametrize("sigma", [0.7, 0.05])
-def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma):
-    z = noisy(leaves, sigma, range(3))
+def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma, plan):
+    z, model = noisy(leaves, sigma, range(3)), replace(model, plan=plan)
     found = model.within(z, sigma, 0.03)
     assert torch.equal(found.mean, model(z, sigma)) and (found.drawn == len(leaves)).all()
     assert (found.expected == 0).all() and (found.checked == 0).all()
@@ -154,12 +156,11 @@ def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
 
 
 @pytest.mark.parametrize("plan", ["dense", "sparse", "differences"])
-def test_all_images_drawn_for_certain_are_the_exact_mean(leaves, plan, monkeypatch):
+def test_all_images_drawn_for_certain_are_the_exact_mean(leaves, plan):
     masks = Masks(torch.rand(768, 768, generator=torch.Generator().manual_seed(1)) < 0.3, SHAPE)
-    real = within.choose_plan
-    monkeypatch.setattr(within, "choose_plan", lambda queries, z, scale: real(queries, z, scale, plan))
     z = noisy(leaves, 2.0, [0])
-    found = weighted_mean(masks, leaves, torch.arange(len(leaves)), torch.ones(len(leaves)), z[0].flatten(), 1 / 8)
+    found = weighted_mean(masks, leaves, torch.arange(len(leaves)), torch.ones(len(leaves)), z[0].flatten(), 1 / 8,
+                          plan)
     exact = posterior_mean(Posterior(masks, OwnPixel(), leaves), z, 2.0)
     assert torch.allclose(found, exact.flatten(), atol=1e-4)  # other sums of float32
 

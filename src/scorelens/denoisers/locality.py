@@ -65,7 +65,8 @@ class Locality:
 
     def within(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
         """x0_hat to an rms of `tolerance` for each image, and what is known of its error."""
-        return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, memory=self.memory)
+        return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
+                           memory=self.memory)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""

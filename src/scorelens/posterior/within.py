@@ -61,8 +61,9 @@ class Approximation:
 
 
 def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float, *, temperature: float = 1.0,
-                memory: int = MEMORY) -> Approximation:
-    """The posterior mean of masks on a grid, each pixel's of its own, to an rms of `tolerance` for each noisy image."""
+                plan: str = "auto", memory: int = MEMORY) -> Approximation:
+    """The posterior mean of masks on a grid, each pixel's of its own, to an rms of `tolerance` for each noisy image.
+    What is compared is compared by the `plan`."""
     masks, images = posterior.queries, posterior.source
     flat, scale, n = at_least_float32(z).flatten(1), logit_scale(sigma, temperature), len(posterior.source)
     mean, drawn = torch.empty_like(flat), torch.full((len(flat),), n)
@@ -73,7 +74,7 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
             for chances, expected[k] in screened.chances(tolerance):
                 rows = systematic(chances)
                 with phase("drawn images"):
-                    mean[k] = weighted_mean(masks, images, rows, chances[rows], flat[k], scale)
+                    mean[k] = weighted_mean(masks, images, rows, chances[rows], flat[k], scale, plan)
                     mean[k] += screened.correction(rows, chances[rows])
                 checked[k], tried = screened.error(mean[k]), len(rows)
                 if checked[k] <= tolerance:
@@ -84,7 +85,8 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
                               f"(rms {checked[k]:.2g}); computed exactly instead", ToleranceWarning, stacklevel=3)
     rest = (drawn == n).nonzero()[:, 0]
     if len(rest):
-        exact = posterior_mean(posterior, z[rest.to(z.device)], sigma, temperature=temperature, memory=memory)
+        exact = posterior_mean(posterior, z[rest.to(z.device)], sigma, temperature=temperature, plan=plan,
+                               memory=memory)
         mean[rest.to(z.device)] = exact.flatten(1).to(mean)
         expected[rest] = checked[rest] = 0.0
     return Approximation(mean.view(z.shape).to(z.dtype), drawn, expected, checked)
@@ -242,17 +244,17 @@ class CentredMasks(DenseMasks):
 
 
 def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chances: Float[Tensor, "k"],
-                  z: Float[Tensor, "d"], scale: float) -> Float[Tensor, "d"]:
+                  z: Float[Tensor, "d"], scale: float, plan: str = "auto") -> Float[Tensor, "d"]:
     """The posterior mean over some images, each counted 1 / its chance times."""
-    plan = choose_plan(masks, z[None], scale).plan
-    run = Run(Posterior(masks, OwnPixel(), images), plan, scale, len(images), MEMORY)
+    chosen = choose_plan(masks, z[None], scale, plan).plan
+    run = Run(Posterior(masks, OwnPixel(), images), chosen, scale, len(images), MEMORY)
     zero, shift, pixels = run.zero(z[None]), run.shift(z[None]), torch.from_numpy(images.pixels).flatten(1)
     state: State | None = None
     size = sparse_chunk(len(z), z.element_size(), MEMORY)
     for start in range(0, len(rows), size):
         here = slice(start, start + size)
         x = _floats(pixels[rows[here].cpu()].T, z, zero)
-        distances = plan.distances(z[None] - shift, x, None, math.inf).add_(chances[here].log() / scale)
+        distances = chosen.distances(z[None] - shift, x, None, math.inf).add_(chances[here].log() / scale)
         state = merge(state, chunk_state(distances, scale, OwnPixel(), x), scale)
     assert state is not None
     return state.mean[0, :, 0] + (shift[0] if isinstance(shift, Tensor) else 0.0)
