@@ -28,10 +28,11 @@ product [N, D] @ [D, D] per noisy image. Scorelens computes the same numbers fas
   image, so that adding and subtracting costs no digits; where it would (small sigma), the plan is not used.
 
 A cost model, measured on the machine in a fraction of a second, takes the fastest for each noise level. `--dry-run`
-shows its choice and estimate, `--profile` where the time went, `--denoiser.plan` overrides it.
+shows its choice and estimate, `--profile` where the time went, `--denoiser.plan` overrides it. Pixels for which no
+image of a chunk is near enough to have weight skip its softmax: at low noise nearly all of them.
 
-All figures below are ratios or curves from one run on one machine (`make bench`); this page is written from
-`benchmarks/results/performance.jsonl`.
+All figures below are ratios or curves; those of a table for one dataset come from one run on one machine (`make
+bench`). This page is written from `benchmarks/results/performance.jsonl`.
 """
 WITHIN = """`--denoiser.tolerance` (rms of x0_hat) asks for less. At high noise many images share the weight of a pixel,
 and a few, drawn by their weight and counted accordingly, speak for all. Whom to draw is told by the posteriors of a few
@@ -40,8 +41,8 @@ draws miss of them is taken off (a control variate). Where the tolerance would t
 the work. The rms is measured against the exact plan, over all pixels of 8 noise seeds that nothing was tuned on;
 `expected` is what the plan foretold, `checked` what it saw at 16 pixels that it computes exactly. Times are the best of
 several rounds that take turns (of one on celeba), with the sketch of the images in the total. The dense plan was timed
-on one of the 8 noisy images, and its time multiplied. The machine is shared, and its memory slower by 40 % on some
-days: what other runs found, of nearly the same code, stands beside.
+on one of the 8 noisy images, and its time multiplied. The machine is shared, and not as fast every day: what other runs
+found, of nearly the same code, stands beside.
 """
 
 
