@@ -30,8 +30,12 @@ MAY_IMPORT = {
     "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
                           "metrics", "checks"},
     "report": BASE | {"data", "benchmark"},
+    # a result draws itself: report's tables and figures take its plain rows
+    "analysis": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
+                        "metrics", "report"},
     "interop": BASE | {"noise", "data", "denoisers"},
 }
+MAY_IMPORT["benchmark"].add("analysis")
 MAY_IMPORT["app"] = MAY_IMPORT["benchmark"] - {"posterior", "checks"} | {"benchmark"}
 EVERYTHING = {*MAY_IMPORT, "commands"}
 MAY_IMPORT |= {"commands": EVERYTHING, "cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}

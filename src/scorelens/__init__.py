@@ -1,5 +1,6 @@
 """Scorelens explains image diffusion models by the statistics of their training data."""
 
+from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
 from scorelens.commands.explain import explain
 from scorelens.data import SOURCES, ImageSet, load_images
@@ -21,6 +22,7 @@ __all__ = [
     "GaussianStats",
     "ImageSet",
     "PropertyError",
+    "ReportCard",
     "Samples",
     "ScorelensError",
     "Step",
@@ -38,6 +40,7 @@ __all__ = [
     "pearson",
     "precision_recall",
     "r2",
+    "report_card",
     "sample",
     "seeded_noise",
     "sensitivity",

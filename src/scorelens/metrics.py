@@ -126,13 +126,23 @@ class Interval:
 
 def bootstrap(values: Tensor, confidence: float = 0.95, resamples: int = 2000, seed: int = 0) -> Interval:
     """Percentile bootstrap interval of the mean over images."""
-    data = values.detach().cpu().double().numpy()
-    if data.ndim != 1 or len(data) == 0:
+    return bootstrap_ratio(values, torch.ones_like(values), confidence, resamples, seed)
+
+
+def bootstrap_ratio(values: Tensor, others: Tensor, confidence: float = 0.95, resamples: int = 2000,
+                    seed: int = 0) -> Interval:
+    """mean(values) / mean(others) over the same images, with its percentile bootstrap interval.
+
+    A draw takes both values of an image. NaN where the other mean is 0.
+    """
+    a, b = (x.detach().cpu().double().numpy() for x in (values, others))
+    if a.ndim != 1 or len(a) == 0 or a.shape != b.shape:
         raise ScorelensError(f"bootstrap needs one value per image, got shape {tuple(values.shape)}")
-    draws = np.random.default_rng(seed).integers(len(data), size=(resamples, len(data)))
+    draws = np.random.default_rng(seed).integers(len(a), size=(resamples, len(a)))
     tail = (1 - confidence) / 2
-    low, high = np.quantile(data[draws].mean(axis=1), [tail, 1 - tail])
-    return Interval(float(data.mean()), float(low), float(high), confidence)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        low, high = np.quantile(a[draws].mean(axis=1) / b[draws].mean(axis=1), [tail, 1 - tail])
+        return Interval(float(a.mean() / b.mean()), float(low), float(high), confidence)
 
 
 def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval:

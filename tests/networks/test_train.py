@@ -71,7 +71,7 @@ def test_a_dit_refuses_images_it_cannot_cut_into_patches():
 
 
 @pytest.mark.parametrize("network", ARCHITECTURES)
-@pytest.mark.parametrize("prediction", ["epsilon", "x0"])
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 def test_training_lowers_the_loss(network, prediction):
     losses = trained(60, of=60, network=network, prediction=prediction).losses
     assert np.mean(losses[-10:]) < 0.9 * np.mean(losses[:5])

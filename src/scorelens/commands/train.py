@@ -42,7 +42,7 @@ SHOWN = 64  # samples in the picture
 
 
 def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"] = "unet",
-          preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0"] = "epsilon",
+          preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0", "v"] = "epsilon",
           epochs: float | None = None, minutes: float | None = None, batch: int = 32,
           learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
           precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,

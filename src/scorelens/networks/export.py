@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 CARD = "card.json"
-PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample"}  # our names, diffusers' names
+PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample", "v": "v_prediction"}  # our names, diffusers' names
 
 
 def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False) -> None:

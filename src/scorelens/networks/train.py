@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WARMUP = 200  # steps, or a twentieth of the training if that is less
 MAX_NORM = 1.0  # of the gradient, as DDPM clips it
-Prediction = Literal["epsilon", "x0"]
+Prediction = Literal["epsilon", "x0", "v"]
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def _loss(model: nn.Module, x0: Tensor, eps: Tensor, a: Tensor, t: Tensor, recip
     options = {name: torch.full_like(t, value) for name, value in call_options(model).items()}
     with torch.autocast(x0.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
         prediction = model(x_t, t, **options).sample
-    target = eps if recipe.prediction == "epsilon" else x0
+    target = {"epsilon": eps, "x0": x0, "v": a.sqrt() * eps - (1 - a).sqrt() * x0}[recipe.prediction]
     return (prediction.float() - target).square().mean()
 
 

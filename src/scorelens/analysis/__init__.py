@@ -1,0 +1,1 @@
+"""What one measures on any denoiser, as functions that return dataclasses."""
