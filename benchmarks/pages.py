@@ -11,6 +11,7 @@ from benchmarks.fields_page import fields_page
 from benchmarks.methods_page import methods_page
 from benchmarks.results_page import readme_table, results_page
 from benchmarks.rows import DOCS, ROOT, rows_of
+from scorelens.report.report_card import ratio_line
 from scorelens.report.tables import markdown
 
 MARKS = "<!-- written by benchmarks/pages.py from benchmarks/results/{}.jsonl -->", "<!-- end -->"
@@ -202,14 +203,18 @@ Small reference networks, trained on two CPU cores by `python -m benchmarks.zoo`
 of the digits ship in the package; the others are found in a checkout. `scorelens.load_network(NAME)` loads one,
 `scorelens compare --reference NAME` compares everything with it. All are folders that diffusers itself reads.
 
-The last column is r2 between the 10-step samples of this network and of the same one trained from another seed, on the
-same 128 noises (mean, 95 % interval): what can at most be expected of a prediction from the data.
+The report card is the error on held-out images divided by that of the linear (Wiener) filter, at the ten noise levels
+of the paper's grid, sigma 60.8 25.7 12 6.17 3.44 2.04 1.24 0.724 0.342 0.01: below 1 the network has learned more than
+the covariance. "Worst / best formula" is the largest ratio to the best closed form (optimal, wiener, locality) at any
+of the ten. The last column is r2 between the 10-step samples of this network and of the same one trained from another
+seed, on the same 128 noise seeds (mean, 95 % interval): what can at most be expected of a prediction from the data.
 """
 
 
 def zoo_page(cards: dict[str, dict[str, Any]]) -> str:
     """One line per network, and their pictures."""
-    table = markdown(["network", "data", "images", "parameters", "images seen", "minutes", "r2 with another seed"],
+    table = markdown(["network", "data", "images", "parameters", "images seen", "minutes", "report card",
+                      "worst / best formula", "r2 with another seed"],
                      [_zoo_line(name, card) for name, card in cards.items()])
     pictures = [f"## {name}\n\n![samples of {name}](../{place(name)}/samples.png)\n\n"
                 f"![training of {name}](../{place(name)}/loss.png)\n" for name in cards]
@@ -221,7 +226,14 @@ def _zoo_line(name: str, card: dict[str, Any]) -> list[str]:
     last = found["curve"][-1]["r2"] if found else None
     return [f"[{name}](../{place(name)}/README.md)", f"{data['name']} {' x '.join(map(str, data['shape']))}",
             f"{data['count']:,}", f"{card['parameters']:,}", f"{card['images_seen']:,}", f"{card['seconds'] / 60:.0f}",
-            f"{last['mean']:.3f} ({last['low']:.3f} … {last['high']:.3f})" if last else "–"]
+            *_zoo_report(card), f"{last['mean']:.3f} ({last['low']:.3f} … {last['high']:.3f})" if last else "–"]
+
+
+def _zoo_report(card: dict[str, Any]) -> list[str]:
+    if "report_card" not in card:
+        return ["–", "–"]
+    worst = max(card["report_card"]["levels"], key=lambda level: level["to_best"]["mean"])
+    return [ratio_line(card["report_card"]["levels"]), f"{worst['to_best']['mean']:.2f} at {worst['sigma']:.3g}"]
 
 
 def place(name: str) -> str:

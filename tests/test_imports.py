@@ -29,7 +29,7 @@ MAY_IMPORT = {
     "checks": BASE | {"noise", "data"},
     "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
                           "metrics", "checks"},
-    "report": BASE | {"data", "benchmark"},
+    "report": BASE | {"data", "benchmark", "analysis"},
     # a result draws itself: report's tables and figures take its plain rows
     "analysis": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
                         "metrics", "report"},

@@ -12,6 +12,13 @@ from scorelens.networks.zoo import another_seed, zoo_folder
 from scorelens.report.cards import model_card
 from scorelens.types import ScorelensError
 
+# Networks of an earlier recipe: each leaves this list when its successor is committed.
+EARLIER = {"afhq-cats-unet", "afhq-cats-unet-seed1", "celeba-unet", "celeba-unet-seed1", "cifar10-dit-x0",
+           "cifar10-unet", "cifar10-unet-seed1", "cifar10-unet-x0", "digits-dit-x0", "digits-unet",
+           "digits-unet-attention", "digits-unet-seed1", "digits-unet-x0", "fashion-mnist-unet",
+           "fashion-mnist-unet-seed1", "leaves-unet", "leaves-unet-seed1", "leaves-w00-unet", "leaves-w01-unet",
+           "leaves-w05-unet", "mnist-unet", "mnist-unet-seed1"}
+PRESENT = sorted(set(zoo_names()) - EARLIER)
 SEEDED = [name for name in zoo_names() if "agreement" in json.loads((zoo_folder(name) / "card.json").read_text())]
 
 
@@ -24,12 +31,17 @@ def test_check_denoiser_holds(name):
     check_denoiser(load_network(name))
 
 
-@pytest.mark.parametrize("name", zoo_names())
+def test_every_network_is_of_the_present_recipe_or_known_to_be_of_an_earlier_one():
+    assert {name for name in zoo_names() if name not in ZOO or not ZOO[name].is_that_of(card(name))} == EARLIER
+
+
+@pytest.mark.parametrize("name", PRESENT)
 def test_the_card_says_what_was_trained(name):
     """The settings are those of benchmarks/zoo.py, the readable card is generated, and the weights are small."""
     entry, told, folder = ZOO[name], card(name), zoo_folder(name)
     assert (told["network"], told["prediction"], told["seed"]) == (entry.network, entry.prediction, entry.seed)
-    assert told["data"]["name"] == entry.data and told["epochs"] == entry.epochs and told["parameters"] <= 1.5e6
+    assert told["data"]["name"] == entry.data and told["epochs"] == entry.epochs
+    assert told["report_card"]["heldout"]["split"] == "test" and len(told["report_card"]["levels"]) == 10
     assert (folder / "README.md").read_text() == model_card(name, told)
     assert {p.name for p in folder.iterdir()} == {
         "card.json", "README.md", "loss.png", "samples.png", "model_index.json", "scheduler",

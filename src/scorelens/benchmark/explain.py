@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens.analysis.report_card import COUNT, ReportCard, report_card
 from scorelens.benchmark.comparison import Sampled, agreement, sampled, single_steps
 from scorelens.benchmark.fields import wiener_fields
 from scorelens.benchmark.models import build_model
@@ -82,6 +83,7 @@ class Findings:
     suspicious: Tensor  # [K, C, H, W], the samples nearest to training images, by ratio
     nearest: Tensor  # those training images
     fields: Mapping[str, Tensor] = field(default_factory=dict)  # of the centre: [levels, H, W]
+    card: ReportCard | None = None  # None without held-out images
 
 
 def build_models(names: Sequence[str], images: ImageSet) -> dict[str, Denoiser]:
@@ -114,9 +116,13 @@ def examine(subject: Subject, plan: Plan) -> Findings:
     walked = sampled(subject.network, subject.noise(max(plan.samples, *plan.models.values(), 1)), subject.sigmas, NAME)
     memory, suspicious, nearest = memorization(subject, walked)
     fields, pictures = locality(subject, plan.fields)
-    numbers = {"memorization": memory, "generalization": generalization(subject, plan.held_out),
+    card = None if subject.held_out is None else report_card(
+        subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
+        seed=subject.seed, device=subject.device, name=NAME)
+    numbers = {"report_card": card and card.describe(), "memorization": memory,
+               "generalization": generalization(subject, plan.held_out),
                "explanation": explanation(subject, plan, walked), "locality": fields}
-    return Findings(numbers, suspicious, nearest, pictures)
+    return Findings(numbers, suspicious, nearest, pictures, card)
 
 
 def memorization(subject: Subject, walked: Sampled) -> tuple[dict[str, Any], Tensor, Tensor]:

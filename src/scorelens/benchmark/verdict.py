@@ -1,4 +1,4 @@
-"""What the numbers of an examination mean, in five sentences: each with its number and the threshold behind it."""
+"""What the numbers of an examination mean, in six sentences: each with its number and the threshold behind it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from scorelens.analysis.report_card import WORSE
+
 THRESHOLDS = {
+    "trained": (WORSE, "a network is trained when its error on held-out images is at most this multiple of that of the "
+                       "best closed form (optimal, wiener, locality), at every noise level"),
     "memorized": (0.05, "a network memorizes when more than this share of its samples is nearer to one training image "
                         "than a third of the distance to the second-nearest"),
     "generalizes": (1.25, "it generalizes when its error on held-out images is at most this multiple of that on "
@@ -32,13 +36,22 @@ class Sentence:
 
 
 def verdict(numbers: Mapping[str, Any]) -> list[Sentence]:
-    """The five sentences; where something could not be measured, there is no sentence about it."""
-    return [*_memorization(numbers["memorization"]), *_generalization(numbers["generalization"]),
-            *_explanation(numbers["explanation"]), *_locality(numbers["locality"])]
+    """The six sentences; where something could not be measured, there is no sentence about it."""
+    return [*_training(numbers["report_card"]), *_memorization(numbers["memorization"]),
+            *_generalization(numbers["generalization"]), *_explanation(numbers["explanation"]),
+            *_locality(numbers["locality"])]
 
 
 def as_records(sentences: Sequence[Sentence]) -> list[dict[str, Any]]:
     return [asdict(sentence) for sentence in sentences]
+
+
+def _training(found: Mapping[str, Any] | None) -> Iterator[Sentence]:
+    if found is None:
+        return
+    worst, limit = max(level["to_best"]["mean"] for level in found["levels"]), THRESHOLDS["trained"][0]
+    how = "well" if found["passes"] else "not fully"
+    yield Sentence("trained", f"It is {how} trained: {found['sentence']}.", worst, limit, found["passes"])
 
 
 def _memorization(found: Mapping[str, Any]) -> Iterator[Sentence]:

@@ -63,7 +63,7 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
                       "trust-pickle": trust_pickle})}
         run.record.update(record)
         write_json(run.folder / "verdict.json", record)
-        write_explanation(record, found.suspicious, found.nearest, found.fields, run.folder)
+        write_explanation(record, found.suspicious, found.nearest, found.fields, run.folder, found.card)
     print("\n".join(f"- {sentence.text}" for sentence in sentences))
     print(f"page: {run.final / 'report.html'}")
     share = found.numbers["memorization"]["memorized"]["mean"]

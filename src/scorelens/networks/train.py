@@ -43,12 +43,15 @@ class Recipe:
     ema: float
     seed: int
     precision: Literal["float32", "bfloat16"]
+    weighting: float = 0.0  # the loss at noise level a is multiplied by a^weighting; of v, 1 gives epsilon's weights
 
     def __post_init__(self) -> None:
         if self.batch < 1:
             raise ScorelensError(f"batch must be at least 1, got {self.batch}")
         if not self.learning_rate > 0:
             raise ScorelensError(f"learning_rate must be a number > 0, got {self.learning_rate:g}")
+        if not 0 <= self.weighting <= 1:
+            raise ScorelensError(f"weighting must be between 0 and 1, got {self.weighting:g}")
         for name, value in (("dropout", self.dropout), ("ema", self.ema)):
             if not 0 <= value < 1:
                 raise ScorelensError(f"{name} must be at least 0 and below 1, got {value:g}")
@@ -94,7 +97,7 @@ def begin_with(state: State, trained: nn.Module) -> None:
 
 
 def train(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
-    """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, plain squared error."""
+    """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, squared error."""
     device = next(state.model.parameters()).device
     a = ddpm_alphas().float().to(device)
     while state.step < steps:
@@ -114,7 +117,7 @@ def _loss(model: nn.Module, x0: Tensor, eps: Tensor, a: Tensor, t: Tensor, recip
     with torch.autocast(x0.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
         prediction = model(x_t, t, **options).sample
     target = {"epsilon": eps, "x0": x0, "v": a.sqrt() * eps - (1 - a).sqrt() * x0}[recipe.prediction]
-    return (prediction.float() - target).square().mean()
+    return ((prediction.float() - target).square() * a**recipe.weighting).mean()
 
 
 def _update(state: State, loss: Tensor, rate: float, ema: float) -> None:

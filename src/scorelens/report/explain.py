@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scorelens.analysis.report_card import ReportCard
 from scorelens.benchmark.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
@@ -17,11 +18,12 @@ Numbers = Mapping[str, Any]
 
 
 def write_explanation(record: Numbers, suspicious: Tensor, nearest: Tensor, fields: Mapping[str, Tensor],
-                      folder: Path) -> Path:
+                      folder: Path, card: ReportCard | None = None) -> Path:
     """report.html and its pictures."""
     found = record["findings"]
     sections = [
         Section("Verdict", [Table(["about", "finding"], [[s["about"], s["text"]] for s in record["verdict"]])]),
+        Section("Report card", _report_card(card, folder)),
         Section("Memorization", _memorization(found["memorization"], suspicious, nearest, folder)),
         Section("Generalization", _generalization(found["generalization"], folder)),
         Section("Explanation", _explanation(found["explanation"], record["plan"], folder)),
@@ -36,6 +38,19 @@ def write_explanation(record: Numbers, suspicious: Tensor, nearest: Tensor, fiel
                 footer=f"Data fingerprint {data['fingerprint']}; every number is in verdict.json beside this page.")
     write_page(page, folder / "report.html")
     return folder / "report.html"
+
+
+def _report_card(card: ReportCard | None, folder: Path) -> list[Block]:
+    if card is None:
+        return [Text(["Not measured: there are no held-out images. Give them with --holdout."])]
+    path = folder / "report_card.png"
+    card.figure().savefig(path, dpi=160)
+    lines = [[f"{level.sigma:.3g}", f"{level.error.mean:.3g}", *(f"{error:.3g}" for error in level.formulas.values()),
+              f"{level.to_linear.mean:.3g}", level.best, f"{level.to_best.mean:.3g}"] for level in card.levels]
+    header = ["σ", "network", *card.levels[0].formulas, "network / wiener", "best formula", "network / best"]
+    return [Figure(path, "Error on held-out images relative to the linear filter's, with its 95 % interval. Above 1, "
+                   "the network has not learned that noise level.", alt="held-out error by noise level"),
+            Table(header, lines, f"Mean squared error, {card.errors.shape[1]} held-out images")]
 
 
 def _memorization(found: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
