@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test lint bench clean
+.PHONY: venv demo test lint perf clean
 
 venv: .venv/installed
 
@@ -24,9 +24,9 @@ lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: venv
-	$(BIN)/python -m benchmarks.foundation
-	$(BIN)/python -m benchmarks.performance
+perf: venv
+	$(BIN)/python -m perf.foundation
+	$(BIN)/python -m perf.performance
 
 clean:
 	rm -rf .venv runs build src/*.egg-info

@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 import scorelens
 from scorelens import DENOISERS, distributed
-from scorelens.cli import main
+from scorelens.cli.parser import main
 from scorelens.data import sources
 from scorelens.statistics.rotation import rotated
 

@@ -19,10 +19,9 @@ from torch import distributed as dist
 
 import scorelens
 from scorelens import distributed
-from scorelens.cli import main
-from scorelens.commands.run_folder import choose_device
+from scorelens.cli.parser import main
 from scorelens.data.shared import shared
-from scorelens.distributed import WorkerLost, World
+from scorelens.distributed import WorkerLost, World, choose_device
 from scorelens.posterior.costs import Rates, measured_rates
 from scorelens.posterior.patches import Translations
 from scorelens.posterior.shares import share_of

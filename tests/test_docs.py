@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.fields_page import fields_page
-from benchmarks.methods_page import methods_page
-from benchmarks.pages import performance_page, with_tables, zoo_cards, zoo_page
-from benchmarks.results_page import results_page
-from benchmarks.rows import RESULTS
-from benchmarks.rows import rows_of as rows
+from perf.rows import RESULTS
+from perf.rows import rows_of as rows
+from tools.fields_page import fields_page
+from tools.methods_page import methods_page
+from tools.pages import performance_page, with_tables, zoo_cards, zoo_page
+from tools.results_page import results_page
 
 from scorelens import DENOISERS
-from scorelens.benchmark.cells import Place, measure_cell
-from scorelens.benchmark.fields import MARK_VISIBLE, visible_by_network
-from scorelens.benchmark.results import Results
-from scorelens.benchmark.run import cell_of
-from scorelens.benchmark.specs import PRESETS, cells_of
+from scorelens.analysis.fields import MARK_VISIBLE, visible_by_network
+from scorelens.paper.cells import Place, measure_cell
+from scorelens.paper.presets import PRESETS, cells_of
+from scorelens.paper.results import Results
+from scorelens.paper.runner import cell_of
 from scorelens.report.bench_views import VIEWS
 
 ROOT = Path(__file__).parents[1]
@@ -26,20 +26,20 @@ ROOT = Path(__file__).parents[1]
 
 def test_the_performance_page_is_written_from_its_rows():
     page = performance_page({row["cell"]: row for row in rows("performance")})
-    assert (ROOT / "docs" / "performance.md").read_text() == page, "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "performance.md").read_text() == page, "run python -m tools.pages"
 
 
 def test_the_zoo_page_is_written_from_the_cards():
-    assert (ROOT / "docs" / "zoo.md").read_text() == zoo_page(zoo_cards()), "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "zoo.md").read_text() == zoo_page(zoo_cards()), "run python -m tools.pages"
 
 
 def test_the_page_of_fields_is_written_from_its_rows():
-    assert (ROOT / "docs" / "sensitivity.md").read_text() == fields_page(), "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "sensitivity.md").read_text() == fields_page(), "run python -m tools.pages"
 
 
 def test_the_page_of_methods_is_written_from_the_code_and_its_rows():
     page = methods_page(rows("methods"))
-    assert (ROOT / "docs" / "methods.md").read_text() == page, "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "methods.md").read_text() == page, "run python -m tools.pages"
 
 
 def test_marks_show_in_the_fields_of_networks_trained_on_them_and_in_no_others():
@@ -85,11 +85,11 @@ def test_fields_of_networks_trained_on_x0_match_the_wiener_filter():
 def test_the_readmes_tables_are_written_from_rows():
     readme = (ROOT / "README.md").read_text()
     assert "| optimal" in readme and "| digits " in readme and with_tables(readme) == readme, \
-        "run python -m benchmarks.pages"
+        "run python -m tools.pages"
 
 
 def test_the_page_of_results_is_written_from_its_rows():
-    assert (ROOT / "docs" / "results.md").read_text() == results_page(rows("bench")), "run python -m benchmarks.pages"
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(rows("bench")), "run python -m tools.pages"
 
 
 def test_three_committed_rows_come_out_again():

@@ -9,36 +9,36 @@ import pytest
 from scorelens import DENOISERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
-BASE = {"types", "progress", "files", "timings", "distributed"}  # what everyone may use
+BASE = {"types", "validation", "progress", "files", "timings", "distributed"}  # what everyone may use
+MODELS = {"noise", "data", "statistics", "posterior", "jacobian", "denoisers", "networks", "sampling", "metrics"}
 MAY_IMPORT = {
     "types": set(),
+    "validation": {"types"},
     "progress": set(),
     "timings": set(),
     "distributed": {"types"},
     "files": {"types"},
+    "results": BASE,
     "noise": BASE,
     "data": BASE,
     "statistics": BASE | {"data"},
     "posterior": BASE | {"data", "statistics"},
-    # noise for its grids, sensitivity for masks measured on a network: neither knows more than types
-    "denoisers": BASE | {"noise", "data", "statistics", "posterior", "sensitivity"},
+    "jacobian": BASE,
+    # noise for its grids, the Jacobian for masks measured on a network: neither knows more than types
+    "denoisers": BASE | {"noise", "data", "statistics", "posterior", "jacobian"},
     "networks": BASE | {"noise", "data"},
     "sampling": BASE | {"noise"},
-    "sensitivity": BASE,
-    "metrics": BASE | {"data"},
+    "metrics": BASE | {"data", "statistics"},
     "checks": BASE | {"noise", "data"},
-    "benchmark": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
-                          "metrics", "checks"},
-    "report": BASE | {"data", "benchmark", "analysis"},
-    # a result draws itself: report's tables and figures take its plain rows
-    "analysis": BASE | {"noise", "data", "statistics", "posterior", "denoisers", "networks", "sampling", "sensitivity",
-                        "metrics", "report"},
+    # a result draws itself: the tables and figures of report take its plain rows
+    "analysis": BASE | MODELS | {"results", "report"},
+    "paper": BASE | MODELS | {"results", "analysis"},
+    "report": BASE | {"data", "results", "analysis", "paper"},
     "interop": BASE | {"noise", "data", "denoisers"},
+    "app": BASE | MODELS | {"analysis"},
 }
-MAY_IMPORT["benchmark"].add("analysis")
-MAY_IMPORT["app"] = MAY_IMPORT["benchmark"] - {"posterior", "checks"} | {"benchmark"}
-EVERYTHING = {*MAY_IMPORT, "commands"}
-MAY_IMPORT |= {"commands": EVERYTHING, "cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}
+EVERYTHING = {*MAY_IMPORT, "cli"}
+MAY_IMPORT |= {"cli": EVERYTHING | {"__version__"}, "__init__": EVERYTHING}
 
 
 def imported(path):

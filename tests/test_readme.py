@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from scorelens.cli import COMMANDS, main
+from scorelens.cli.parser import COMMANDS, main
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -2,14 +2,14 @@
 
 from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
-from scorelens.commands.explain import explain
+from scorelens.cli.explain import explain
 from scorelens.data import SOURCES, ImageSet, load_images
 from scorelens.denoisers import DENOISERS, build_denoiser
+from scorelens.jacobian import sensitivity
 from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, precision_recall, r2
 from scorelens.networks import load_network, zoo_names
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.sampling import Samples, Step, sample, trajectory
-from scorelens.sensitivity import sensitivity
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 

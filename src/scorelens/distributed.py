@@ -178,6 +178,22 @@ def joined() -> Iterator[World]:
             _joined = ALONE
 
 
+def choose_device(name: str = "auto") -> torch.device:
+    """The device called `name`; `auto` is cuda, else mps, else the CPU. Of several processes each has its own GPU."""
+    alone = world().size == 1
+    if name == "auto":
+        mps = alone and torch.backends.mps.is_available()
+        name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    if not alone and name not in ("cuda", "cpu"):
+        raise ScorelensError(f"several processes work together on cuda or cpu, not on {name!r}")
+    try:
+        device = torch.device(name) if alone or name == "cpu" else own_gpu()
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise ScorelensError(f"device {name!r} is not to be had here; use auto, cuda, mps or cpu") from error
+    return device
+
+
 def own_gpu() -> torch.device:
     """The GPU of this process: one for each of a machine's."""
     here, count = world(), torch.cuda.device_count()

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from scorelens.files import write_json
 from scorelens.noise import DiscreteSchedule, beta_schedule, given_sigmas
-from scorelens.types import Denoiser, ScorelensError, Shape, check_noisy, unknown
+from scorelens.types import Denoiser, ScorelensError, Shape
+from scorelens.validation import check_noisy, unknown
 
 CONFIG = "config.json"
 PREDICTIONS = ("epsilon", "sample", "v_prediction")  # as diffusers calls them

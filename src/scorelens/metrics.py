@@ -13,8 +13,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import expanded_distances, nearest_images, refine_, wide_dtype
-from scorelens.types import ScorelensError, at_least_float32
+from scorelens.statistics.nearest import expanded_distances, nearest_images, refine_
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, wide_dtype
 
 MEMORIZED_RATIO = 1 / 3  # of the distances to the nearest and second-nearest training image
 

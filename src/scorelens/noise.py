@@ -16,7 +16,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scorelens.types import ScorelensError, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import unknown
 
 TRAIN_STEPS = 1000
 ROUNDING = 1e-5  # relative: how far beyond the ends of a schedule a noise level still counts as the end

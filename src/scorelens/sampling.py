@@ -9,7 +9,8 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from scorelens.types import Denoiser, ScorelensError, check_sigma, unknown
+from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import check_sigma, unknown
 
 
 @dataclass(frozen=True)

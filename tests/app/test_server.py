@@ -23,7 +23,7 @@ from scorelens import ScorelensError
 from scorelens.app.jobs import Jobs
 from scorelens.app.server import PAGE
 from scorelens.app.session import Session
-from scorelens.commands.app import address, app, check_host
+from scorelens.cli.app import address, app, check_host
 from tests.app.serving import Slow, ask, lines, serving, until
 
 WALK = {"models": [{"model": "locality", "options": {"threshold": 0.1}}, {"model": "wiener"}],

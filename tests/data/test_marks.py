@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from scorelens import fit_gaussian, load_images
-from scorelens.data.edits import mark_mask, predicted_sensitivity, with_mark
+from scorelens.analysis.marks import predicted_sensitivity
+from scorelens.data.edits import mark_mask, with_mark
 from scorelens.data.images import ImageSet
 from scorelens.statistics.masks import wiener_matrix
 from scorelens.types import ScorelensError

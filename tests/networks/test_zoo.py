@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.zoo import ZOO
+from tools.zoo import ZOO
 
 from scorelens import check_denoiser, load_images, load_network, zoo_names
 from scorelens.networks.zoo import another_seed, zoo_folder
@@ -37,7 +37,7 @@ def test_every_network_is_of_the_present_recipe_or_known_to_be_of_an_earlier_one
 
 @pytest.mark.parametrize("name", PRESENT)
 def test_the_card_says_what_was_trained(name):
-    """The settings are those of benchmarks/zoo.py, the readable card is generated, and the weights are small."""
+    """The settings are those of tools/zoo.py, the readable card is generated, and the weights are small."""
     entry, told, folder = ZOO[name], card(name), zoo_folder(name)
     assert (told["network"], told["prediction"], told["seed"]) == (entry.network, entry.prediction, entry.seed)
     assert told["data"]["name"] == entry.data and told["epochs"] == entry.epochs

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.benchmark import specs
-from scorelens.benchmark.cells import Place
-from scorelens.benchmark.results import Results
-from scorelens.benchmark.run import ROWS, read_rows, run_cells
-from scorelens.benchmark.specs import PRESETS, cells_of
+from scorelens.paper import presets as specs
+from scorelens.paper.cells import Place
+from scorelens.paper.presets import PRESETS, cells_of
+from scorelens.paper.results import Results
+from scorelens.paper.runner import ROWS, read_rows, run_cells
 from scorelens.report.bench import write_bench
 from scorelens.report.bench_figures import FIGURES
 from scorelens.report.bench_views import VIEWS

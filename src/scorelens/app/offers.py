@@ -9,7 +9,8 @@ from pathlib import Path
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec, parse_specs
-from scorelens.types import ScorelensError, Shape, unknown
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import unknown
 
 Value = float | int | str
 THRESHOLDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)

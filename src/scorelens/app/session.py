@@ -13,23 +13,24 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scorelens.analysis.fields import cosine, radius, wiener_fields
+from scorelens.analysis.models import build_spec
 from scorelens.app.messages import Failure, Field, Message, Moment, Nearest, Stage
 from scorelens.app.offers import Chosen, Value, chosen, offered
 from scorelens.app.recent import Recent
-from scorelens.benchmark.fields import cosine, radius, wiener_fields
-from scorelens.benchmark.models import build_spec
 from scorelens.data.images import ImageSet, to_floats, to_uint8
-from scorelens.data.neighbours import nearest_images, wide_dtype
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
+from scorelens.jacobian import Pixel, sensitivity
 from scorelens.metrics import mse, r2
 from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
 from scorelens.noise import ddim_sigmas, own_sigmas, seeded_noise
 from scorelens.sampling import Step, trajectory
-from scorelens.sensitivity import Pixel, sensitivity
 from scorelens.statistics import GaussianStats, fit_gaussian
+from scorelens.statistics.nearest import nearest_images
 from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import wide_dtype
 
 STEPS = (5, 10, 20, 50)  # how many noise levels may be asked for
 NEIGHBOURS = 3  # nearest training images that are shown

@@ -17,7 +17,6 @@ from scorelens.data.images import ImageSet
 from scorelens.types import ScorelensError
 
 LETTER_SHARE = 0.62  # height of a letter, relative to the image
-COLOUR_VARIANCE = 1 / 3  # of Uniform[-1, 1]
 
 
 def with_flips(images: ImageSet) -> ImageSet:
@@ -117,22 +116,3 @@ def _file(path: Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
         raise ScorelensError(f"the mark {path} is {picture.size[1]}x{picture.size[0]}, the images are "
                              f"{size[0]}x{size[1]}; they must be of one size")
     return np.asarray(picture) >= 128
-
-
-def mark_variance(mask: Bool[np.ndarray, "h w"], gamma: float) -> float:
-    """g = gamma^2 ||s||^2 / 3: the variance that the mark adds along itself, in each channel."""
-    return float(gamma**2 * mask.sum() * COLOUR_VARIANCE)
-
-
-def mark_snr(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float) -> float:
-    """g / sigma^2"""
-    return mark_variance(mask, gamma) / sigma**2
-
-
-def predicted_sensitivity(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float, variance: float = 0.0) -> float:
-    """The Wiener filter's gain along the mark: (v + g) / (v + g + sigma^2), g = gamma^2 ||s||^2 / 3.
-
-    `variance` is that of the unedited data along the mark, where the mark is an eigenvector of theirs.
-    """
-    total = variance + mark_variance(mask, gamma)
-    return total / (total + sigma**2)

@@ -18,7 +18,8 @@ from scorelens.data.leaves import load_leaves
 from scorelens.data.resize import resize, to_channels
 from scorelens.data.shared import shared
 from scorelens.data.splits import check_split
-from scorelens.types import ScorelensError, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import unknown
 
 CHANNELS = {"1": 1, "grayscale": 1, "3": 3, "rgb": 3}
 

@@ -8,7 +8,8 @@ import numpy as np
 from jaxtyping import Bool
 
 from scorelens.data.images import ImageSet
-from scorelens.types import ScorelensError, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import unknown
 
 SPLITS = ("train", "test", "all")
 SPLIT_SEED = 9010  # a constant: a user's seed must never move an image from the test part to the training part

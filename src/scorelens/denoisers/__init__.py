@@ -26,7 +26,8 @@ from scorelens.denoisers.pspc import pspc_flex, pspc_square
 from scorelens.denoisers.smoothed import smoothed
 from scorelens.denoisers.soft_locality import soft_locality
 from scorelens.denoisers.wiener import wiener
-from scorelens.types import Denoiser, unknown
+from scorelens.types import Denoiser
+from scorelens.validation import unknown
 
 DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "optimal": Optimal,

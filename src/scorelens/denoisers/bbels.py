@@ -16,7 +16,7 @@ from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
 from scorelens.posterior import Chosen, Posterior, WholePatch, posterior_mean
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.patches import Patches, Window
-from scorelens.types import check_noisy, check_sigma
+from scorelens.validation import check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

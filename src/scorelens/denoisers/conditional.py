@@ -10,7 +10,8 @@ from torch import Tensor
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
-from scorelens.types import Denoiser, ScorelensError, check_noisy
+from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import check_noisy
 
 Label = int | str
 

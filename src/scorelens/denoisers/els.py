@@ -27,7 +27,8 @@ from scorelens.posterior import (
 from scorelens.posterior.clusters import Clusters, fit_clusters
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.patches import Patches, SomePatches, Translations, cut_patches, wrapped
-from scorelens.types import Images, ScorelensError, check_noisy, check_sigma, unknown
+from scorelens.types import Images, ScorelensError
+from scorelens.validation import check_noisy, check_sigma, unknown
 
 BANKS = ("circular", "inside")
 Bank = Patches | SomePatches | Clusters

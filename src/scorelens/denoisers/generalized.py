@@ -11,11 +11,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.projected import Projected, mean_behind
 from scorelens.statistics import GaussianStats, fit_gaussian
-from scorelens.types import Flat, ScorelensError, at_least_float32, check_noisy, check_sigma
+from scorelens.types import Flat, ScorelensError
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
 
 Basis = Float[Tensor, "r d"]  # orthonormal rows
 Operators = Tensor | Sequence[Tensor]  # one matrix [r, D] for all outputs, or one for each

@@ -15,11 +15,12 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import nearest_images
 from scorelens.denoisers.locality import Locality, locality
 from scorelens.posterior.engine import MEMORY
 from scorelens.statistics import GaussianStats
-from scorelens.types import ScorelensError, at_least_float32, check_noisy, check_sigma
+from scorelens.statistics.nearest import nearest_images
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

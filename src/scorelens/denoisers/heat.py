@@ -12,10 +12,11 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.wiener import wiener
+from scorelens.jacobian import Pixel, sensitivity
 from scorelens.noise import seeded_noise
-from scorelens.sensitivity import Pixel, sensitivity
 from scorelens.statistics.masks import recentred
-from scorelens.types import Denoiser, ScorelensError, at_least_float32
+from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import at_least_float32
 
 PIXELS = 64  # output pixels whose fields are averaged, where all share one
 

@@ -14,14 +14,13 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior import EveryPixel, Posterior, Source, WholeImage, posterior_mean
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.projected import COPIES, Projected, Scaled, row_dtype
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.statistics.rotation import rotated
-from scorelens.types import at_least_float32, check_noisy, check_sigma
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
 
 SMALL = 2**30  # multiplications: fewer, and the images are rotated again at every call rather than kept
 

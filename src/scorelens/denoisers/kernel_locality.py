@@ -13,12 +13,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.projected import Projected, mean_behind
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
-from scorelens.types import Flat, ScorelensError, Shape, at_least_float32, check_noisy, check_sigma
+from scorelens.types import Flat, ScorelensError, Shape
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import nearest_images, wide_dtype
 from scorelens.denoisers.wiener import Wiener
 from scorelens.statistics import GaussianStats, fit_gaussian
-from scorelens.types import ScorelensError, at_least_float32, check_noisy, check_sigma
+from scorelens.statistics.nearest import nearest_images
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
 
 
 @dataclass(frozen=True)

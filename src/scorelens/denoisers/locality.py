@@ -31,7 +31,8 @@ from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
-from scorelens.types import ScorelensError, at_least_float32, check_noisy, check_sigma, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks kept for noise levels seen before
 SOFTMAXES = ("exact", "batch-mean")

@@ -13,7 +13,7 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
 from scorelens.posterior import OwnPlace, Posterior, Windows, posterior_mean
 from scorelens.posterior.engine import MEMORY
-from scorelens.types import check_noisy, check_sigma
+from scorelens.validation import check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

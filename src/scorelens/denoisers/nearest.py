@@ -8,8 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import nearest_images
-from scorelens.types import at_least_float32, check_noisy, check_sigma
+from scorelens.statistics.nearest import nearest_images
+from scorelens.validation import at_least_float32, check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

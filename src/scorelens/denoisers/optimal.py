@@ -10,7 +10,6 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import nearest_images
 from scorelens.posterior import (
     Choice,
     EveryPixel,
@@ -21,7 +20,8 @@ from scorelens.posterior import (
     posterior_mean,
 )
 from scorelens.posterior.engine import MEMORY
-from scorelens.types import at_least_float32, check_noisy, check_sigma
+from scorelens.statistics.nearest import nearest_images
+from scorelens.validation import at_least_float32, check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

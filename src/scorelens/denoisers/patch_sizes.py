@@ -10,7 +10,8 @@ from typing import TypeVar
 
 from scorelens.noise import ddim_sigmas
 from scorelens.posterior.patches import Window
-from scorelens.types import ScorelensError, Shape, nearest_name
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import nearest_name
 
 # Fitted in the paper for Kamb & Ganguli's models, t = 900 ... 0; the largest is the side of the images.
 PRESETS = {

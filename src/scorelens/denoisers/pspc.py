@@ -18,7 +18,8 @@ from scorelens.posterior import MaskMeans, Masks, Posterior, Windows, posterior_
 from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.windows import WindowMeans
 from scorelens.statistics.masks import mass_masks
-from scorelens.types import Denoiser, Shape, check_noisy, check_sigma
+from scorelens.types import Denoiser, Shape
+from scorelens.validation import check_noisy, check_sigma
 
 # Published for CIFAR-10, at the 18 noise levels of EDM's sampler
 SIZES = (*[32] * 7, 23, 15, 11, 7, 5, *[3] * 6)

@@ -12,7 +12,8 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.optimal import Optimal
 from scorelens.posterior.engine import MEMORY
-from scorelens.types import Images, ScorelensError, at_least_float32, check_noisy, check_sigma
+from scorelens.types import Images, ScorelensError
+from scorelens.validation import at_least_float32, check_noisy, check_sigma
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,8 @@ from typing import Any
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import build_denoiser, denoiser_options
-from scorelens.types import Denoiser, ScorelensError, unknown
+from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import unknown
 
 
 @dataclass(frozen=True)

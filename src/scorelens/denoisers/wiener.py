@@ -8,9 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.data.neighbours import wide_dtype
 from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
-from scorelens.types import check_noisy, check_sigma
+from scorelens.validation import check_noisy, check_sigma, wide_dtype
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from scorelens.noise import Schedule
-from scorelens.types import Images, ScorelensError, Shape, at_least_float32, check_noisy, check_sigma, unknown
+from scorelens.types import Images, ScorelensError, Shape
+from scorelens.validation import at_least_float32, check_noisy, check_sigma, unknown
 
 
 def from_epsilon(epsilon: Images, z: Images, sigma: float) -> Images:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scorelens.types import ScorelensError, Shape, unknown
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import unknown
 
 if TYPE_CHECKING:
     from torch import nn

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from scorelens.noise import FlowSchedule, Schedule, beta_schedule, given_betas
-from scorelens.types import ScorelensError, Shape, unknown
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import unknown
 
 Config = Mapping[str, Any]
 PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}  # diffusers' names and ours

@@ -13,7 +13,8 @@ from scorelens.networks.configs import MODELS, Noise, fit_label, fit_shape, one_
 from scorelens.networks.folders import Folder, load_model, open_folder
 from scorelens.networks.zoo import zoo_folder, zoo_names
 from scorelens.noise import FlowSchedule, Schedule, SigmaSchedule, beta_schedule
-from scorelens.types import ScorelensError, Shape, unknown
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import unknown
 
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OWN_SCHEDULES: dict[str, Schedule] = {"velocity": FlowSchedule(), "denoised": SigmaSchedule()}  # they leave no choice

@@ -14,7 +14,6 @@ import torch
 
 from scorelens import distributed
 from scorelens.data.images import to_floats
-from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior.patches import Products
 from scorelens.posterior.plans import (
     DenseMasks,
@@ -30,7 +29,8 @@ from scorelens.posterior.plans import (
 from scorelens.posterior.slots import Masks, OwnPixel, Precisions, Queries, WholeImage, WholePatch, Windows
 from scorelens.posterior.softmax import chunk_state, merge
 from scorelens.posterior.windows import BoxSums
-from scorelens.types import Flat, Shape, unknown
+from scorelens.types import Flat, Shape
+from scorelens.validation import unknown, wide_dtype
 
 PLANS = ("auto", "dense", "sparse", "differences")
 CHAIN_ERROR = 2e-4  # nats: what the additions and subtractions of a chain of masks may cost

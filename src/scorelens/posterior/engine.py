@@ -25,7 +25,8 @@ from scorelens.posterior.shares import Share, share_of
 from scorelens.posterior.slots import Chunk, OwnPixel, Posterior
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
 from scorelens.timings import phase
-from scorelens.types import Flat, ScorelensError, at_least_float32
+from scorelens.types import Flat, ScorelensError
+from scorelens.validation import at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
 NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a float32 sum

@@ -17,9 +17,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from scorelens.data.neighbours import expanded_distances, refine_
 from scorelens.posterior.slots import Chunk, Masks, Responses
 from scorelens.posterior.softmax import State
+from scorelens.statistics.nearest import expanded_distances, refine_
 from scorelens.types import Flat, Shape
 
 SPARSE_ELEMENTS = 2**19  # of a chunk, so that it stays in a processor's second-level cache while rows of it are added

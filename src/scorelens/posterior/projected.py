@@ -11,10 +11,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet, to_floats
-from scorelens.data.neighbours import wide_dtype
 from scorelens.posterior.engine import posterior_mean
 from scorelens.posterior.slots import Chosen, Posterior, WholeImage
 from scorelens.types import Flat
+from scorelens.validation import wide_dtype
 
 COPIES = 3  # of a chunk: as it is read, as it is projected, and the engine's own
 ROUNDING = 2e-4  # nats: what rows rounded to float32 may cost

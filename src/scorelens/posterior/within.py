@@ -33,7 +33,8 @@ from scorelens.posterior.slots import Masks, OwnPixel, Posterior
 from scorelens.posterior.softmax import State, chunk_state, merge
 from scorelens.statistics.leading import leading_components
 from scorelens.timings import phase
-from scorelens.types import Flat, Shape, at_least_float32
+from scorelens.types import Flat, Shape
+from scorelens.validation import at_least_float32
 
 SPOTS = 16  # pixels that are computed exactly
 UNIFORM = 0.1  # share of the draws that do not care about weights: what the tiles overlook is found too

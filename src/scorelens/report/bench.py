@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from scorelens.benchmark.results import Results, Row
-from scorelens.benchmark.specs import PRESETS, Preset
 from scorelens.files import atomic_file
+from scorelens.paper.presets import PRESETS, Preset
+from scorelens.paper.results import Results, Row
 from scorelens.report.bench_figures import FIGURES, Drawing
 from scorelens.report.bench_views import VIEWS
 from scorelens.report.html import Block, Cell, Code, Definitions, Page, Section, Table, Text, write_page

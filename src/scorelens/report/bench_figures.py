@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.benchmark.results import Results, family, option
-from scorelens.benchmark.results import Row as Measured
-from scorelens.benchmark.specs import ANOTHER_SEED, PAPER_THRESHOLD
+from scorelens.paper.presets import ANOTHER_SEED, PAPER_THRESHOLD
+from scorelens.paper.results import Results, family, option
+from scorelens.paper.results import Row as Measured
 from scorelens.report.bench_views import label
 from scorelens.report.fields import Strip, field_figure, gain_curves
 from scorelens.report.figures import INK, Row, labelled_rows, quiet

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scorelens.benchmark.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
-from scorelens.benchmark.results import (
-    BATCH_MEAN,
-    CHOSEN,
-    PUBLISHED,
-    VARIANTS,
-    Results,
-    Row,
-    against_paper,
-    difference,
-    family,
-    limits,
-    option,
-    order,
-)
-from scorelens.benchmark.specs import (
+from scorelens.analysis.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
+from scorelens.paper.presets import (
     ANOTHER_SEED,
     DATASETS,
     ENERGIES,
@@ -33,6 +19,20 @@ from scorelens.benchmark.specs import (
     PAPER_THRESHOLD,
     THRESHOLDS,
     Value,
+)
+from scorelens.paper.results import (
+    BATCH_MEAN,
+    CHOSEN,
+    PUBLISHED,
+    VARIANTS,
+    Results,
+    Row,
+    against_paper,
+    difference,
+    family,
+    limits,
+    option,
+    order,
 )
 from scorelens.report.html import Cell, Table, Text
 

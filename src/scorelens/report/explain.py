@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from scorelens.analysis.report_card import ReportCard
-from scorelens.benchmark.verdict import THRESHOLDS, linear_share
+from scorelens.analysis.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Block, Cell, Code, Definitions, Figure, Page, Section, Table, Text, write_page

@@ -16,7 +16,8 @@ from scorelens.data.images import ImageSet, to_floats
 from scorelens.statistics.cache import cached
 from scorelens.statistics.moments import GaussianStats
 from scorelens.statistics.rotation import digest
-from scorelens.types import ScorelensError, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import unknown
 
 GRID = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]  # candidates of h
 HELD_OUT = 256  # images that are denoised, each without its own kernel

@@ -9,7 +9,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from scorelens.statistics.moments import GaussianStats
-from scorelens.types import ScorelensError, unknown
+from scorelens.types import ScorelensError
+from scorelens.validation import unknown
 
 ROWS = 1024  # of the Wiener matrix, held at a time
 PAIR_ELEMENTS = 2**22  # values held while single entries are computed again

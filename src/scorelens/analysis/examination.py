@@ -1,0 +1,211 @@
+"""One network, examined: does it memorize, does it generalize, what explains it, where does it look?
+
+How much is measured follows from the time there is: every part is timed on a few images first.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from scorelens.analysis.comparison import Sampled, agreement, sampled, single_steps
+from scorelens.analysis.fields import wiener_fields
+from scorelens.analysis.models import build_model
+from scorelens.analysis.report_card import COUNT, ReportCard, report_card
+from scorelens.analysis.voids import denoised
+from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
+from scorelens.data.images import ImageSet
+from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
+from scorelens.networks.adapters import Network
+from scorelens.noise import own_sigmas, seeded_noise
+from scorelens.statistics import fit_gaussian
+from scorelens.types import Denoiser
+
+STEPS = 10
+NAME = "network"
+SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
+BACKWARD = 3  # what a vector-Jacobian product costs, in calls
+PROBES = 16  # of linearity
+LEAST = 4  # samples of a formula
+SUSPICIOUS = 6  # samples that are shown
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What will be computed, and how long it should take."""
+
+    samples: int
+    held_out: int  # images of each split
+    models: Mapping[str, int]  # samples of each
+    left_out: Mapping[str, float]  # models that are too slow, and the seconds that the least of them would take
+    fields: int
+    seconds: Mapping[str, float]
+
+    def __str__(self) -> str:
+        models = ", ".join(f"{name} ({count})" for name, count in self.models.items()) or "none"
+        slow = "".join(f"\n  left out, too slow for the time: {name} (about {seconds:.0f} s)"
+                       for name, seconds in self.left_out.items())
+        return (f"about {sum(self.seconds.values()):.0f} seconds:\n  memorization: {self.samples} samples\n"
+                f"  generalization: {self.held_out} images of each split, at {STEPS} noise levels\n"
+                f"  explanation: samples of {models}{slow}\n"
+                f"  locality: fields of nine pixels along {self.fields} trajectories")
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network, the data it was trained on, and data of the same kind that it has not seen."""
+
+    network: Network
+    images: ImageSet
+    held_out: ImageSet | None
+    models: Mapping[str, Denoiser]
+    device: torch.device
+    seed: int = 0
+
+    @property
+    def sigmas(self) -> list[float]:
+        return own_sigmas(self.network.schedule, STEPS).tolist()
+
+    def noise(self, count: int) -> Tensor:
+        return seeded_noise(self.images.shape, range(self.seed, self.seed + count), device=self.device)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything measured: numbers for the record, images and fields for the pictures."""
+
+    numbers: dict[str, Any]
+    suspicious: Tensor  # [K, C, H, W], the samples nearest to training images, by ratio
+    nearest: Tensor  # those training images
+    fields: Mapping[str, Tensor] = field(default_factory=dict)  # of the centre: [levels, H, W]
+    card: ReportCard | None = None  # None without held-out images
+
+
+def build_models(names: Sequence[str], images: ImageSet) -> dict[str, Denoiser]:
+    return {name: build_model(name, images) for name in names}
+
+
+def make_plan(subject: Subject, seconds: float) -> Plan:
+    """Time each part on a few images, and divide the time among them."""
+    network = _seconds_per_image(subject.network, subject, 8)
+    models = {name: _seconds_per_image(model, subject, 2) for name, model in subject.models.items()}
+    samples = _fitting(SHARES["memorization"] * seconds, STEPS * network, 8, 256)
+    available = len(subject.held_out) if subject.held_out is not None else 0
+    per_image = 2 * STEPS * (network + models.get("optimal", 0.0))
+    held_out = min(available, _fitting(SHARES["generalization"] * seconds, per_image, 8, 256))
+    share = SHARES["explanation"] * seconds / max(1, len(models))
+    counts = {name: int(share / (2 * STEPS * each)) for name, each in models.items()}
+    quickest = min(models, key=lambda name: models[name], default=None)  # which is measured in any case
+    chosen = {name: min(max(count, LEAST), 128) for name, count in counts.items() if count >= LEAST or name == quickest}
+    per_field = STEPS * BACKWARD * network * (9 + PROBES)
+    fields = _fitting(SHARES["locality"] * seconds, per_field, 2, 16)
+    return Plan(samples, held_out, chosen,
+                {name: LEAST * 2 * STEPS * models[name] for name in models if name not in chosen}, fields,
+                {"memorization": samples * STEPS * network, "generalization": held_out * per_image,
+                 "explanation": sum(2 * STEPS * models[name] * count for name, count in chosen.items()),
+                 "locality": fields * per_field})
+
+
+def examine(subject: Subject, plan: Plan) -> Findings:
+    """Carry the plan out."""
+    walked = sampled(subject.network, subject.noise(max(plan.samples, *plan.models.values(), 1)), subject.sigmas, NAME)
+    memory, suspicious, nearest = memorization(subject, walked)
+    fields, pictures = locality(subject, plan.fields)
+    card = None if subject.held_out is None else report_card(
+        subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
+        seed=subject.seed, device=subject.device, name=NAME)
+    numbers = {"report_card": card and card.describe(), "memorization": memory,
+               "generalization": generalization(subject, plan.held_out),
+               "explanation": explanation(subject, plan, walked), "locality": fields}
+    return Findings(numbers, suspicious, nearest, pictures, card)
+
+
+def memorization(subject: Subject, walked: Sampled) -> tuple[dict[str, Any], Tensor, Tensor]:
+    """How near samples are to training images, beside how near held-out images are."""
+    found = novelty(walked.images, subject.images)
+    copied = int((found.ratio < MEMORIZED_RATIO).sum())
+    order = found.ratio.argsort()[:SUSPICIOUS]
+    numbers: dict[str, Any] = {"samples": len(found.ratio), "memorized": vars(share_interval(copied, len(found.ratio))),
+                               "novelty": summary(found.rms), "ratios": sorted(found.ratio.tolist())}
+    if subject.held_out is not None:
+        real = subject.held_out[:min(len(subject.held_out), 256)]
+        numbers["novelty_of_held_out"] = summary(novelty(real, subject.images).rms)
+    return numbers, walked.images[order].cpu(), subject.images[found.index[order].cpu()]
+
+
+def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
+    """The error of one step on training and on held-out images, of the network and of the memorizing limit."""
+    if subject.held_out is None or count < 1:
+        return None
+    noise, rows = subject.noise(count), {}
+    models = {NAME: subject.network, **{n: m for n, m in subject.models.items() if n == "optimal"}}
+    for split, images in (("training", subject.images[_spread(len(subject.images), count)]),
+                          ("held-out", subject.held_out[:count])):
+        rows[split] = list(denoised(models, images.to(subject.device), noise, subject.sigmas, 0, {}))
+    levels = [{"model": a["model"], "sigma": a["sigma"], "training": a["mse"], "held_out": b["mse"],
+               "ratio": b["mse"]["mean"] / a["mse"]["mean"] if a["mse"]["mean"] > 0 else None}
+              for a, b in zip(rows["training"], rows["held-out"], strict=True)]
+    return {"images": count, "levels": levels}
+
+
+def explanation(subject: Subject, plan: Plan, walked: Sampled) -> list[dict[str, Any]]:
+    """How well each formula predicts the network: whole samples, and single steps on the network's own path."""
+    rows = []
+    for name, count in plan.models.items():
+        model, path = subject.models[name], _first(walked, count)
+        found = sampled(model, subject.noise(count), subject.sigmas, name)
+        rows.append({"model": name, "samples": count, **agreement(found, path),
+                     "steps": single_steps(model, subject.network, path, "reference", f"{name}, single steps")})
+    return rows
+
+
+def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    """The network's fields beside the Wiener filter's: how alike, how wide, how equivariant, how linear."""
+    pixels, models = nine_pixels(subject.images), {NAME: subject.network}
+    walks = Walks(subject.noise(max(2, count)), subject.sigmas, STEPS)
+    linear = wiener_fields(fit_gaussian(subject.images), subject.images.shape, subject.sigmas, pixels)
+    found = measured(NAME, models, walks, pixels, None, "z")
+    probes = {row["sigma"]: row for row in linearity_rows(NAME, models, walks)}
+    own = {row["sigma"]: row for row in field_rows("wiener", linear, linear)}
+    rows = field_rows(NAME, found, linear)
+    levels = [{"sigma": sigma, "trajectories": len(walks.noise),
+               **{key: summary(torch.tensor([row[key] for row in rows if row["sigma"] == sigma], dtype=torch.float64))
+                  for key in ("cosine", "radius", "anisotropy")},
+               "equivariance": next(row["equivariance"] for row in rows if row["sigma"] == sigma),
+               "wiener_equivariance": own[sigma]["equivariance"],
+               "nonlinearity": probes[sigma]["nonlinearity"], "asymmetry": probes[sigma]["asymmetry"]}
+              for sigma in subject.sigmas]
+    centre = len(pixels) // 2
+    return levels, {name: fields.values[:, centre].sum(dim=1).cpu() for name, fields in
+                    ((NAME, found), ("wiener", linear))}
+
+
+@torch.no_grad()
+def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
+    """The mean over three noise levels, after a call that allocates what is kept."""
+    z, levels = subject.noise(count), [subject.sigmas[k] for k in (1, STEPS // 2, STEPS - 2)]
+    model(z * levels[0], levels[0])
+    clock = time.perf_counter()
+    for sigma in levels:
+        model(subject.images[:count].to(z) + sigma * z, sigma)
+    return (time.perf_counter() - clock) / (len(levels) * count)
+
+
+def _fitting(seconds: float, each: float, least: int, most: int) -> int:
+    return max(least, min(most, int(seconds / max(each, 1e-9))))
+
+
+def _spread(count: int, wanted: int) -> list[int]:
+    """Indices from first to last."""
+    return [k * count // wanted for k in range(wanted)]
+
+
+def _first(walked: Sampled, count: int) -> Sampled:
+    """The first trajectories of several."""
+    return Sampled([replace(step, z=step.z[:count], x0_hat=step.x0_hat[:count], z_next=step.z_next[:count])
+                    for step in walked.steps], walked.seconds)

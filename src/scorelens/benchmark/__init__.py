@@ -1,1 +1,0 @@
-"""Runs that are results: what ran, on what, and what came out."""

@@ -1,0 +1,138 @@
+"""`scorelens sensitivity`: which input pixels each output pixel listens to, of formulas and networks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from scorelens.analysis.fields import wiener_fields
+from scorelens.analysis.models import build_model
+from scorelens.analysis.walks import EPSILON, Walks, at_levels, field_rows, linearity_rows, measured
+from scorelens.cli.run_folder import run_folder
+from scorelens.data.images import ImageSet
+from scorelens.distributed import choose_device
+from scorelens.jacobian import Fields, Pixel
+from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.report.fields import Strip, field_curves, field_figure, linearity_curves
+from scorelens.report.tables import markdown
+from scorelens.results import noise_record
+from scorelens.statistics import fit_gaussian
+from scorelens.types import ScorelensError
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A figure of the paper: its models ({data} is the name of the data) and output pixels."""
+
+    models: tuple[str, ...]
+    pixels: tuple[str, ...] = ("centre",)
+
+
+PRESETS = {
+    "architectures": Preset(("{data}-unet-x0", "{data}-dit-x0", "wiener")),  # fig:sensitivity_diff_arch
+    "faces": Preset(("{data}-unet", "wiener"), ("eye", "centre")),  # fig:sensitivity-fields-faces
+    "parametrization": Preset(("{data}-unet-x0@epsilon", "{data}-unet-x0")),  # fig:sensitivity_different_ways
+    "training": Preset(("{data}-unet", "{data}-unet-x0", "{data}-dit-x0", "wiener")),  # fig:sensitivity_eps_vs_x0
+    "optimal": Preset(("optimal", "wiener")),  # the optimal denoiser's field explodes at low noise
+}
+PLACES = {"centre": (0.5, 0.5), "eye": (0.45, 0.36)}  # shares of height and width; eyes of aligned faces
+
+
+def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
+                preset: Literal["architectures", "faces", "parametrization", "training", "optimal"] | None = None,
+                pixels: Sequence[str] = (), channel: int | None = None, wrt: Literal["z", "x_t"] = "z",
+                sigmas: Sequence[float] = (), num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
+                linear: bool = False, device: str = "auto", out: Path | None = None) -> Path:
+    """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
+
+    Args:
+        models: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers; with
+            @epsilon after the name, the field of the noise that the prediction implies. By default wiener.
+        preset: models and pixels of a figure of the paper.
+        pixels: output pixels, each ROW,COLUMN or centre or eye. By default the centre.
+        channel: of the output; by default the sum over all.
+        wrt: with respect to z, or to DDPM's x_t.
+        sigmas: measure at these noise levels, on noisy images of the data, instead of along trajectories.
+        num: number of trajectories, or of noisy images, that fields are averaged over (the paper: 32).
+        steps: noise levels of a trajectory (the paper: 1000).
+        levels: at how many of them fields are measured.
+        seed: the noise of trajectory k is drawn from seed + k.
+        linear: probe also how linear each model is, and how symmetric its Jacobian.
+        device: auto, cuda, mps or cpu.
+        out: folder for the results; it must not exist. By default runs/sensitivity-...
+    """
+    if num < 1 or levels < 1:
+        raise ScorelensError(f"num and levels must be at least 1, got {num} and {levels}")
+    chosen = PRESETS[preset] if preset else Preset(("wiener",))
+    names = list(dict.fromkeys(models or [name.format(data=images.name) for name in chosen.models]))
+    where = [parse_pixel(text, images) for text in pixels or chosen.pixels]
+    loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
+    place, seeds = choose_device(device), range(seed, seed + num)
+    noise = seeded_noise(images.shape, seeds, device=place)
+    with run_folder("sensitivity", f"{images.name}-{preset or _file_name(names[0])}", out, place) as run:
+        walks = at_levels(images, noise, sigmas) if sigmas else Walks(noise, ddim_sigmas(steps).tolist(), levels)
+        fields = {name: measured(name, loaded, walks, where, channel, wrt) for name in names}
+        found = next(iter(fields.values()))
+        wiener = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
+        rows = [row for name in names for row in field_rows(name, fields[name], wiener)]
+        run.record.update(data=images.describe(), models=names, preset=preset, pixels=where, channel=channel, wrt=wrt,
+                          sigmas=found.sigmas, steps=steps, noise=noise_record(seeds, noise), rows=rows)
+        write_fields(run.folder, fields, rows, f"Sensitivity fields on {images.name}")
+        if linear:
+            run.record["linearity"] = [row for name in names for row in linearity_rows(name, loaded, walks)]
+            linearity_curves(run.record["linearity"], run.folder / "linearity.png")
+    print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
+          f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")
+    return run.final
+
+
+def write_fields(folder: Path, fields: Mapping[str, Fields], rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """The numbers, the table, and the pictures: each field by its own largest value, and each row jointly."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.md").write_text(agreement_table(rows) + "\n")
+    for name, found in fields.items():
+        found.save(folder / f"{_file_name(name)}.npz")
+    draw(fields, folder / "fields.png", title, "image")
+    draw(fields, folder / "fields-joint.png", f"{title}, normalized jointly", "joint")
+    field_curves(rows, folder / "curves.png")
+
+
+def agreement_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Cosine with the Wiener field: models by noise level, mean over the pixels."""
+    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
+    models = list(dict.fromkeys(row["model"] for row in rows))
+    cells = []
+    for model in models:
+        values = [[row["cosine"] for row in rows if row["model"] == model and row["sigma"] == s] for s in sigmas]
+        cells.append([model, *(f"{sum(v) / len(v):.3f}" for v in values)])
+    return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in sigmas)], cells)
+
+
+def draw(fields: Mapping[str, Fields], path: Path, title: str, normalization: Literal["image", "joint"]) -> None:
+    """One row per model and pixel."""
+    pixels = next(iter(fields.values())).pixels
+    strips = [Strip(name, found.values[:, k].sum(dim=1).cpu().numpy(), pixel,
+                    f"pixel {pixel[0]}, {pixel[1]}" if len(pixels) > 1 else "")
+              for k, pixel in enumerate(pixels) for name, found in fields.items()]
+    field_figure(strips, next(iter(fields.values())).sigmas, path, title=title, normalization=normalization)
+
+
+def parse_pixel(text: str, images: ImageSet) -> Pixel:
+    """ROW,COLUMN within the image, or the name of a place."""
+    _, h, w = images.shape
+    if text in PLACES:
+        return int(h * PLACES[text][0]), int(w * PLACES[text][1])
+    parts = text.split(",")
+    if len(parts) != 2 or not all(part.strip().lstrip("-").isdigit() for part in parts):
+        raise ScorelensError(f"pixel {text!r} is neither ROW,COLUMN nor {' nor '.join(PLACES)}")
+    row, column = (int(part) for part in parts)
+    if not (0 <= row < h and 0 <= column < w):
+        raise ScorelensError(f"pixel {row},{column} is outside the image of {h}x{w}")
+    return row, column
+
+
+def _file_name(model: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(model).name)

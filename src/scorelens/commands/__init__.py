@@ -1,1 +1,0 @@
-"""One plain function per command; the command line only parses and calls them."""

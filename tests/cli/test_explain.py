@@ -1,0 +1,213 @@
+"""`scorelens explain`, on models whose answer is known."""
+
+import json
+import math
+import shlex
+
+import numpy as np
+import pytest
+import torch
+
+import scorelens
+from scorelens.analysis.comparison import Sampled
+from scorelens.analysis.examination import Subject, _seconds_per_image, build_models, examine, make_plan, memorization
+from scorelens.analysis.verdict import THRESHOLDS, linear_share, mean_ratio, verdict
+from scorelens.cli.parser import main
+from scorelens.networks import load_network
+from scorelens.networks.architectures import build_network, preset
+from scorelens.networks.export import export_network
+from scorelens.noise import ddim_timesteps, ddpm_alphas
+from scorelens.sampling import Step
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return scorelens.load_images("digits", split="train"), scorelens.load_images("digits", split="test")
+
+
+def judged(network, images, held_out, models=("optimal", "wiener"), seconds=4.0):
+    subject = Subject(network, images, held_out, build_models(models, images), CPU)
+    return {sentence.about: sentence for sentence in verdict(examine(subject, make_plan(subject, seconds)).numbers)}
+
+
+def as_network(denoiser):
+    return load_network(denoiser, parametrization="denoised")
+
+
+def test_the_optimal_denoiser_memorizes(digits):
+    found = judged(as_network(scorelens.build_denoiser("optimal", digits[0])), *digits)
+    assert found["memorized"].holds and found["memorized"].value == 1 and "It memorizes" in found["memorized"].text
+    assert not found["generalizes"].holds and "does not generalize" in found["generalizes"].text
+    assert found["explained"].holds and "optimal explains it" in found["explained"].text
+    assert found["explained"].value == pytest.approx(1, abs=1e-4)
+
+
+def test_the_wiener_filter_does_not(digits):
+    found = judged(as_network(scorelens.build_denoiser("wiener", digits[0])), *digits)
+    assert not found["memorized"].holds and found["memorized"].value == 0
+    assert found["generalizes"].holds and "wiener explains it" in found["explained"].text
+    assert found["wiener"].value == pytest.approx(1, abs=1e-3)
+    assert "its Jacobian predicts 100%" in found["equivariant"].text
+    assert "beats the linear filter at 0 of 10 noise levels and is nowhere worse" in found["trained"].text
+    assert not found["trained"].holds and found["trained"].value > 1.02  # optimal does better on digits
+
+
+def test_a_network_of_the_zoo_generalizes(digits, tmp_path, capsys):
+    out = tmp_path / "out"
+    assert main(["explain", "digits-unet", "--data", "digits", "--minutes", "0.1", "--models", "optimal", "wiener",
+                 "--device", "cpu", "--fail-if-memorized", "0.05", "--out", str(out)]) == 0
+    told = capsys.readouterr().out
+    record = json.loads((out / "verdict.json").read_text())
+    assert [s["about"] for s in record["verdict"]] == list(THRESHOLDS)
+    assert {s["about"]: s["holds"] for s in record["verdict"]}["memorized"] is False
+    assert all(s["text"] in told and f"{s['threshold']:g}"[:2] for s in record["verdict"])
+    assert "about" in told.splitlines()[0] and "seconds" in told.splitlines()[0]  # the plan comes before its results
+    page = (out / "report.html").read_text()
+    assert page.count("<img") == 5 and "most suspicious" not in page.split("<img")[0]
+
+
+def overfitted(images, steps=1400):
+    """A U-Net that has learned these images by heart.
+
+    It is trained to predict not the one image that was noised, but the mean of all that may have been: the same
+    gradient on average, without its noise. Of all timesteps it sees those of a sampler's ten steps, but for the first
+    two, where there is only noise.
+    """
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = build_network("unet", images.shape, sizes=preset("small", images.shape), dropout=0.0)
+        adam, levels = torch.optim.Adam(model.parameters(), fused=True), torch.tensor(ddim_timesteps(10)[2:])
+        x0, alphas = images[:], ddpm_alphas().float()
+        for step in range(steps):
+            adam.param_groups[0]["lr"] = 0.01 * min(1, (step + 1) / 50) * (1 + math.cos(math.pi * step / steps)) / 2
+            t = levels[torch.randint(len(levels), (len(x0),))]
+            a = alphas[t].view(-1, 1, 1, 1)
+            z = x0 + ((1 - a) / a).sqrt() * torch.randn_like(x0)
+            logits = -torch.cdist(z.flatten(1), x0.flatten(1)).square() / (2 * (1 - a) / a).flatten(1)
+            mean = (logits.softmax(dim=1) @ x0.flatten(1)).view_as(x0)
+            loss = (model(a.sqrt() * z, t).sample - mean).square().mean()
+            adam.zero_grad()
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+    return model
+
+
+def test_a_network_that_learned_64_digits_by_heart_memorizes(digits, tmp_path, capsys):
+    """The same architecture, data and command as the zoo's network above: only the verdict differs."""
+    export_network(overfitted(digits[0].subset(range(64))), "x0", tmp_path / "network")
+    np.savez(tmp_path / "few.npz", images=digits[0].pixels[:64, 0])
+    np.savez(tmp_path / "unseen.npz", images=digits[1].pixels[:, 0])
+    out = tmp_path / "out"
+    assert main(["explain", str(tmp_path / "network"), "--data", f"npz:{tmp_path / 'few.npz'}", "--split", "all",
+                 "--holdout", f"npz:{tmp_path / 'unseen.npz'}", "--minutes", "0.2", "--models", "optimal", "wiener",
+                 "--device", "cpu", "--fail-if-memorized", "0.05", "--out", str(out)]) == 1
+    assert "memorizes" in capsys.readouterr().err
+    found = {s["about"]: s for s in json.loads((out / "verdict.json").read_text())["verdict"]}
+    assert found["memorized"]["holds"] and found["memorized"]["text"].startswith("It memorizes")
+    assert not found["generalizes"]["holds"] and found["generalizes"]["value"] > 1.5
+    assert found["explained"]["text"].startswith("optimal") and not found["equivariant"]["holds"]
+
+
+def test_pipelines_can_stop_at_memorization(tmp_path, monkeypatch, capsys):
+    """A network that always paints the same training image."""
+    image = scorelens.load_images("digits", split="train")[:1]
+    monkeypatch.setattr("scorelens.cli.explain.load_network", lambda *given, **more: as_network(
+        lambda z, sigma: image.to(z).expand(len(z), -1, -1, -1) + 0 * z))
+    flags = ["explain", "copier", "--data", "digits", "--minutes", "0.05", "--models", "wiener", "--device", "cpu"]
+    assert main([*flags, "--fail-if-memorized", "0.5", "--out", str(tmp_path / "a")]) == 1
+    assert "memorizes: 100.0%" in capsys.readouterr().err and (tmp_path / "a" / "report.html").exists()
+    assert main([*flags, "--out", str(tmp_path / "b")]) == 0
+
+
+def test_the_most_suspicious_samples_are_those_nearest_to_one_image(digits):
+    """Of samples between two training images, the one nearest to an end of the line."""
+    first, second = digits[0][[0, 900]]
+    images = torch.stack([torch.lerp(first, second, share) for share in (0.5, 0.1, 0.3)])
+    walked = Sampled([Step(0.01, images, images, images)], [0.0])
+    subject = Subject(load_network("digits-unet"), digits[0].subset([0, 900]), None, {}, CPU)
+    numbers, suspicious, nearest = memorization(subject, walked)
+    assert torch.equal(suspicious, images[[1, 2, 0]]) and torch.equal(nearest[:2], torch.stack([first, first]))
+    assert numbers["ratios"] == pytest.approx([1 / 9, 3 / 7, 1.0], rel=1e-4)
+    assert numbers["memorized"]["mean"] == pytest.approx(1 / 3)
+
+
+def test_a_jacobian_that_overshoots_predicts_nothing():
+    assert linear_share({"nonlinearity": 0.25}) == 0.75 and linear_share({"nonlinearity": 17.0}) == 0
+
+
+def test_the_ratio_of_errors_is_a_geometric_mean_over_the_middle_levels():
+    def level(sigma, ratio, model="network"):
+        return {"sigma": sigma, "ratio": ratio, "model": model}
+
+    levels = [level(0.01, 99.0), level(0.5, 2.0), level(5.0, 8.0), level(1.0, None), level(60.0, 99.0),
+              level(1.0, 3.0, "optimal")]
+    assert mean_ratio(levels, "network") == pytest.approx(4) and mean_ratio(levels, "optimal") == 3
+    assert mean_ratio(levels, "wiener") is None
+
+
+def test_without_held_out_images_there_is_no_sentence_about_them(digits):
+    found = judged(load_network("digits-unet"), digits[0], None, ("wiener",), seconds=1.0)
+    assert set(found) == set(THRESHOLDS) - {"generalizes", "trained"}
+
+
+@pytest.mark.parametrize("slowness", [1, 100])
+def test_the_plan_keeps_to_the_time(digits, monkeypatch, slowness):
+    """On a quick machine and on a slow one, whose clock is this test's."""
+    subject = Subject(load_network("digits-unet"), *digits, build_models(("optimal", "wiener"), digits[0]), CPU)
+    seconds = {subject.network: 1e-4, subject.models["optimal"]: 2e-4, subject.models["wiener"]: 1e-5}
+    monkeypatch.setattr("scorelens.analysis.examination._seconds_per_image",
+                        lambda model, subject, count: slowness * seconds[model])
+    short, long = make_plan(subject, slowness * 1.0), make_plan(subject, slowness * 60.0)
+    assert short.samples == 250 and long.samples == 256 and short.fields < long.fields == 16
+    assert long.models == {"optimal": 128, "wiener": 128} and long.held_out == len(digits[1])  # all there is to do
+    assert 0.5 * slowness < sum(short.seconds.values()) <= slowness and sum(long.seconds.values()) < 60 * slowness
+    nothing = make_plan(subject, 1e-6)
+    assert nothing.models == {"wiener": 4} and set(nothing.left_out) == {"optimal"} and "too slow" in str(nothing)
+
+
+def test_the_plan_times_every_part(digits, monkeypatch):
+    """A model that takes twice as long per image is expected to: measured by a clock that every image moves."""
+    now = [0.0]
+    monkeypatch.setattr("scorelens.analysis.examination.time.perf_counter", lambda: now[0])
+
+    def slow(z, sigma):
+        now[0] += 0.25 * len(z)
+        return z
+
+    subject = Subject(as_network(slow), *digits, {"twice": lambda z, sigma: slow(slow(z, sigma), sigma)}, CPU)
+    assert _seconds_per_image(subject.network, subject, 8) == 0.25
+    assert _seconds_per_image(subject.models["twice"], subject, 2) == 0.5
+
+
+def test_the_command_on_the_page_does_it_all_again(tmp_path, capsys):
+    flags = ["explain", "digits-unet", "--data", "digits", "--split", "train", "--limit", "100", "--data-seed", "3",
+             "--classes", "1", "7", "--flips", "--models", "wiener", "--minutes", "0.02", "--seed", "5"]
+    assert main([*flags, "--device", "cpu", "--out", str(tmp_path / "a")]) == 0
+    first = json.loads((tmp_path / "a" / "verdict.json").read_text())
+    assert shlex.split(first["repeat"]) == ["scorelens", *flags]
+    assert first["data"]["count"] == 200
+    assert main([*shlex.split(first["repeat"])[1:], "--device", "cpu", "--out", str(tmp_path / "b")]) == 0
+    second = json.loads((tmp_path / "b" / "verdict.json").read_text())
+    assert second["data"] == first["data"] and second["repeat"] == first["repeat"]
+
+
+def test_what_was_trained_on_is_not_held_out(tmp_path, capsys):
+    """Of a source that was used whole, the test split is training data too."""
+    flags = ["explain", "digits-unet", "--data", "digits", "--models", "wiener", "--minutes", "0.02", "--device", "cpu"]
+    for split, about in ("train", 6), ("all", 4):
+        assert main([*flags, "--split", split, "--out", str(tmp_path / split)]) == 0
+        record = json.loads((tmp_path / split / "verdict.json").read_text())
+        assert len(record["verdict"]) == about and (record["held_out"] is None) == (split == "all")
+    assert "there are no held-out images" in (tmp_path / "all" / "report.html").read_text()
+
+
+def test_mistakes_are_told(tmp_path, capsys):
+    np.savez(tmp_path / "mine.npz", images=scorelens.load_images("digits").pixels[:30, 0])
+    source = f"npz:{tmp_path / 'mine.npz'}"
+    for flags, told in (["--minutes", "0"], "minutes"), (["--fail-if-memorized", "5"], "share"), (
+            ["--split", "all", "--holdout", source], "training images themselves"):
+        assert main(["explain", "digits-unet", "--data", source, "--out", str(tmp_path / "x"), *flags]) == 2
+        assert told in capsys.readouterr().err

@@ -1,0 +1,111 @@
+"""What a cell measures, done once more by hand."""
+
+import shutil
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+
+import scorelens
+from scorelens.networks.zoo import zoo_folder
+from scorelens.paper import cells as paper_cells
+from scorelens.paper.cells import Place, measure_cell
+from scorelens.paper.presets import Cell
+from scorelens.paper.runner import carry_out
+from scorelens.posterior import within
+
+PLACE = Place(torch.device("cpu"))
+DIGITS = ("digits", (("split", "train"),))
+WIENER = Cell("samples", "digits", "wiener", 3, data=DIGITS, reference="digits-unet", steps=5, seed=40)
+GRID = [800, 600, 400, 200, 0]  # five of a thousand steps
+
+
+def levels():
+    alphas = torch.cumprod(1 - torch.linspace(1e-4, 0.02, 1000), dim=0)[GRID]
+    return ((1 - alphas) / alphas).sqrt().tolist()
+
+
+def last(denoiser, noise):
+    """DDIM with clipping, written out: the last prediction."""
+    z = noise * (1 + levels()[0] ** 2) ** 0.5
+    for sigma, following in pairwise([*levels(), 0.0]):
+        x0 = denoiser(z, sigma).detach()
+        z = x0.clamp(-1, 1) + following / sigma * (z - x0)
+    return x0
+
+
+def test_samples_are_compared_from_the_same_noise():
+    images = scorelens.load_images("digits", split="train")
+    noise = torch.stack([torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(seed)) for seed in (40, 41, 42)])
+    ours, network = (last(d, noise) for d in (scorelens.build_denoiser("wiener", images),
+                                              scorelens.load_network("digits-unet")))
+    spread = (network - network.mean(dim=(1, 2, 3), keepdim=True)).square().mean(dim=(1, 2, 3))
+    apart = (ours - network).square().mean(dim=(1, 2, 3))
+    row = measure_cell(WIENER, PLACE).row
+    assert row["each"]["mse"] == pytest.approx(apart.tolist(), rel=1e-4)
+    assert row["each"]["r2"] == pytest.approx((1 - apart / spread).tolist(), rel=1e-4)
+    assert [step["sigma"] for step in row["path"]] == pytest.approx(levels(), rel=1e-5)
+    nearest = torch.cdist(ours.clamp(-1, 1).flatten(1), images[:].flatten(1)).square().amin(dim=1) / 64
+    assert row["novelty_mse"]["mean"] == pytest.approx(nearest.mean().item(), rel=1e-3)
+
+
+def test_a_tolerance_is_held_against_the_exact_plan(monkeypatch):
+    monkeypatch.setattr(within, "LEAST_TILE", 1)  # digits are so small that draws are not worth it
+    exact = replace(WIENER, kind="within", method="locality:threshold=0.05")
+    rough = replace(exact, method="locality:threshold=0.05,tolerance=0.1")
+    model = scorelens.build_denoiser("locality", scorelens.load_images("digits", split="train"), threshold=0.05)
+    errors, compared = [], []
+
+    def rough_step(z, sigma):
+        found = model.within(z, sigma, 0.1)
+        errors.append((found.mean - model(z, sigma)).square().mean(dim=(1, 2, 3)).amax().sqrt().item())
+        compared.append(found.drawn.float().mean().item() / len(model.images))
+        return found.mean
+
+    prediction = last(rough_step, scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
+    network = last(scorelens.load_network("digits-unet"), scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
+    row = measure_cell(rough, PLACE).row
+    assert 0.001 < row["rms"] < 0.1 and row["rms"] == pytest.approx(max(errors), rel=1e-2)
+    assert row["compared"] < 1 and row["compared"] == pytest.approx(sum(compared) / len(compared))
+    assert row["each"]["mse"] == pytest.approx((prediction - network).square().mean(dim=(1, 2, 3)).tolist(), rel=1e-3)
+    without = measure_cell(exact, PLACE).row
+    assert without["rms"] == 0 and without["compared"] == 1
+    assert without["seconds_per_image"] == without["exact_seconds_per_image"] > 0
+    assert without["each"] == measure_cell(replace(exact, kind="samples"), PLACE).row["each"] != row["each"]
+
+
+def test_voids_are_held_out_images():
+    row = measure_cell(replace(WIENER, kind="voids"), PLACE).row
+    x0 = scorelens.load_images("digits", split="test")[:3]
+    noise = scorelens.seeded_noise((1, 8, 8), [40, 41, 42])
+    wiener = scorelens.build_denoiser("wiener", scorelens.load_images("digits", split="train"))
+    errors = [(wiener(x0 + sigma * noise, sigma) - x0).square().mean().item() for sigma in levels()]
+    assert [level["mse"]["mean"] for level in row["levels"]] == pytest.approx(errors, rel=1e-4)
+    assert row["test"]["split"] == "test" and row["data"]["split"] == "train"
+
+
+def test_where_nothing_is_held_out_there_are_no_voids():
+    with pytest.raises(scorelens.ScorelensError, match="nothing is held out"):
+        measure_cell(replace(WIENER, kind="voids", data=("digits", (("split", "all"),))), PLACE)
+
+
+def test_networks_of_ones_own_folder_come_first(tmp_path):
+    shutil.copytree(zoo_folder("digits-unet-x0"), tmp_path / "digits-unet")
+    cell = replace(WIENER, method="another seed")
+    found = measure_cell(cell, Place(PLACE.device, networks=tmp_path)).row
+    assert found["network"]["prediction_type"] == "sample" and found["network"]["weights"] == scorelens.load_network(
+        "digits-unet-x0").describe()["weights"]
+    assert measure_cell(cell, PLACE).row["network"]["prediction_type"] == "epsilon"
+
+
+def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
+    real = paper_cells.sampled
+
+    def stopped(*given):
+        return replace(real(*given), seconds=[6.0] * 5)
+
+    monkeypatch.setattr(paper_cells, "sampled", stopped)
+    (tmp_path / "pictures").mkdir()
+    row = carry_out(WIENER, tmp_path, PLACE)
+    assert row["seconds_per_image"] == 10 and 0 < row["seconds"] < 60

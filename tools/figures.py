@@ -1,0 +1,115 @@
+"""The pictures of docs/sensitivity.md, each made by one command, and the rows that belong to them.
+
+    python -m tools.figures [NAME ...]       makes those that are named, else those that are missing
+
+Real data are read from $SCORELENS_DATA; networks from the zoo.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from perf.rows import DOCS, RESULTS
+
+from scorelens.cli.parser import main as scorelens
+from scorelens.files import atomic_file
+
+SMALL = "--resolution 32"
+SOURCES = "leaves mnist fashion-mnist cifar10 celeba afhq-cats"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A command and which of its pictures is shown."""
+
+    command: str
+    picture: str
+    about: str
+
+
+MARKED = "manipulation --data leaves --networks leaves-unet leaves-w05-unet leaves-w01-unet leaves-w00-unet --num 8"
+FIGURES = {
+    "architectures": Figure(
+        "sensitivity --data cifar10 --preset architectures --num 16", "fields.png",
+        "Fields of the centre pixel on CIFAR-10: a U-Net, a transformer, and the Wiener filter (the paper's Fig. 2)"),
+    "faces": Figure(
+        f"sensitivity --data celeba {SMALL} --preset faces --num 16", "fields.png",
+        "On faces a pixel near an eye looks at the other eye, the centre does not (Fig. 3)"),
+    "manipulation": Figure(
+        MARKED, "fields.png",
+        "A W added to the data appears in the fields of the networks trained on them (Fig. 4)"),
+    "gain": Figure(
+        MARKED, "gain.png",
+        "How much of the W the networks let through, beside the predicted curve"),
+    "parametrization": Figure(
+        "sensitivity --data cifar10 --preset parametrization --num 16", "fields.png",
+        "The same network: the field of epsilon is a point at high noise, that of x0 is not (appendix)"),
+    "joint": Figure(
+        "sensitivity --data cifar10 --preset architectures --num 16", "fields-joint.png",
+        "As the first picture, normalized jointly over the noise levels (appendix)"),
+    "training": Figure(
+        "sensitivity --data cifar10 --preset training --num 16", "fields.png",
+        "Networks trained on epsilon have noisy fields where there is little but noise (appendix)"),
+    "optimal": Figure(
+        "sensitivity --data cifar10 --limit 5000 --preset optimal --num 4", "fields-joint.png",
+        "The optimal denoiser's field explodes while it decides between images, and then vanishes (appendix)"),
+    "spectra": Figure(f"data spectra --sources {SOURCES} {SMALL}", "spectra.png",
+                      "Eigenvalues of the covariance of all datasets, at 32 x 32 (appendix)"),
+    "voids": Figure(f"voids --data celeba {SMALL} --models celeba-unet optimal wiener locality --num 8", "curves.png",
+                    "One step on held-out faces: the optimal denoiser fails where networks do not (Fig. 1)"),
+    "teleporting": Figure(  # on data that may be shown
+        "voids --data digits --models digits-unet optimal wiener locality", "teleporting.png",
+        "One step on held-out digits: the optimal denoiser teleports to other images (Fig. 1)"),
+}
+
+
+def make(names: list[str]) -> None:
+    """Run each command once, and keep the pictures that are asked for."""
+    folder = DOCS / "figures"
+    folder.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as place:
+        for command in dict.fromkeys(FIGURES[name].command for name in names):
+            out = Path(place) / str(len(list(Path(place).iterdir())))
+            if scorelens([*command.split(), "--out", str(out)]) != 0:
+                print(f"not made: {command}", flush=True)
+                continue
+            for name in names:
+                if FIGURES[name].command == command:
+                    shutil.copy(out / FIGURES[name].picture, folder / f"{name}.png")
+            if command.startswith("manipulation"):
+                shutil.copy(out / "rows.jsonl", RESULTS / "manipulation.jsonl")
+
+
+MEMORY = """
+import json, torch, scorelens
+from scorelens.results import peak_memory
+images = scorelens.load_images("cifar10")
+model = scorelens.build_denoiser("locality", images, threshold=0.05)
+z = images[:1] + 1.2388 * scorelens.seeded_noise(images.shape, [0])
+model.masks(1.2388)
+before = peak_memory()
+field = scorelens.sensitivity(model, z, 1.2388, (16, 16))
+assert torch.isfinite(field).all()
+print(json.dumps({"cell": "locality field", "images": len(images), "sigma": 1.2388, "pixel": [16, 16],
+                  "before_bytes": before, "peak_bytes": peak_memory(), "budget_bytes": model.memory}))
+"""
+
+
+def memory() -> None:
+    """Peak memory of the field of one pixel of CIFAR-10's locality model, on all images, in a fresh process."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    with atomic_file(RESULTS / "field_memory.jsonl") as temporary:
+        temporary.write_text(json.dumps(json.loads(done.stdout)) + "\n")
+
+
+if __name__ == "__main__":
+    wanted = sys.argv[1:] or [name for name in FIGURES if not (DOCS / "figures" / f"{name}.png").exists()]
+    if "memory" in wanted or not (RESULTS / "field_memory.jsonl").exists():
+        memory()
+    make([name for name in wanted if name != "memory"])

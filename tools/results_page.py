@@ -1,0 +1,101 @@
+"""docs/results.md and the README's table of datasets, from the committed rows of the benchmark.
+
+    python -m tools.results_page RUN       commits the rows of a run's folder, and the pictures that may be shown
+
+The pictures show samples of data that come with the package; of photographs there are curves and numbers only.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from perf.rows import DOCS, RESULTS, rows_of
+
+from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
+from scorelens.paper.results import BATCH_MEAN, Results, family
+from scorelens.paper.runner import ROWS, read_rows
+from scorelens.report.bench import DEFINITIONS, plain_rows
+from scorelens.report.bench_figures import FIGURES, Drawing
+from scorelens.report.bench_views import MISSING, VIEWS, label
+from scorelens.report.html import Figure, Table, Text
+from scorelens.report.tables import markdown
+
+FIGURE_FOLDER = DOCS / "figures" / "bench"
+SHOWN_DATA = ("digits", "leaves")  # whose images are ours to show
+INTRODUCTION = """# Results
+
+The paper's tables and figures, measured anew by `scorelens bench run all` on two CPU cores, with the small networks of
+[the zoo](zoo.md) in the place of the paper's. The paper's own numbers (Lukoianov et al., NeurIPS 2025) stand beside
+ours where it has any. Its CelebA-HQ and AFHQv2 are CelebA and the cats of AFHQ v1 here, at 32 x 32 instead of 64 x 64:
+differences are to be expected; what can be compared is the order of the methods.
+
+This page is written from `perf/results/bench.jsonl` by `python -m tools.pages`; a test holds it to that
+file, and another repeats three of its rows.
+
+{definitions}
+"""
+README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
+
+
+def results_page(rows: list[dict[str, Any]]) -> str:
+    """Every preset that has rows: its question, its tables, what they say, and its figures."""
+    results = Results(rows)
+    parts = [INTRODUCTION.format(definitions="\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items()))]
+    for name, preset in PRESETS.items():
+        if not results.of(name):
+            continue
+        where = f"In the paper: {preset.paper}." if preset.paper else "Not in the paper."
+        parts.append(f"## {preset.title}\n\n{preset.question} {where}\n")
+        for block in VIEWS[name](results, name):
+            if isinstance(block, Table):
+                parts.append(f"{block.caption}:\n\n{markdown(block.header, plain_rows(block))}\n")
+            elif isinstance(block, Text):
+                parts += [f"{paragraph}\n" for paragraph in block.paragraphs]
+        parts += [f"![{path.stem}](figures/bench/{path.name})\n" for path in figures_of(name)]
+    hours = sum(row["seconds"] for row in rows) / 3600
+    parts.append(f"{len(rows)} cells, {hours:.1f} hours in all.\n")
+    return "\n".join(parts)
+
+
+def figures_of(preset: str) -> list[Path]:
+    """The committed pictures of a preset."""
+    return sorted(FIGURE_FOLDER.glob(f"{preset}.*.png"))
+
+
+def readme_table(rows: list[dict[str, Any]]) -> str:
+    """r2 by dataset and method, with its 95 % interval."""
+    results = Results(rows)
+    found = {**results.of("table1"), **results.of("table-appendix")}
+    mine = {(d, family(row)): row["r2"] for d, data in found.items() for row in data}
+    methods = [m for m in README_METHODS if m != BATCH_MEAN and any((d, m) in mine for d in found)]
+    return markdown(["data", *map(label, methods)],
+                    [[d, *(f"{mine[d, m]['mean']:.3f} ± {(mine[d, m]['high'] - mine[d, m]['low']) / 2:.3f}"
+                           if (d, m) in mine else MISSING for m in methods)] for d in found])
+
+
+def commit(run: Path) -> None:
+    """Take over rows and figures of a run; rows that no preset has any more stay behind."""
+    wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
+    kept = [json.dumps(row) + "\n" for row in read_rows(run / ROWS) if row["cell"] in wanted]
+    (RESULTS / "bench.jsonl").write_text("".join(kept))
+    results = Results(rows_of("bench"))
+    FIGURE_FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, draw in FIGURES.items():
+        for old in figures_of(name):
+            old.unlink()
+        for figure in draw(results, name, Drawing(run, run / "figures")):
+            if _may_be_shown(figure):
+                (FIGURE_FOLDER / f"{name}.{figure.path.name}").write_bytes(figure.path.read_bytes())
+
+
+def _may_be_shown(figure: Figure) -> bool:
+    """Curves always; pictures of images only where the data are ours."""
+    kind, _, dataset = figure.path.stem.partition("-")
+    return kind not in ("samples", "steps", "teleporting") or dataset in SHOWN_DATA
+
+
+if __name__ == "__main__":
+    commit(Path(sys.argv[1]).expanduser())
