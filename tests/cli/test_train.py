@@ -61,7 +61,7 @@ def test_diffusers_itself_reads_the_folder(whole):
     from diffusers import DDIMPipeline
 
     pipeline = DDIMPipeline.from_pretrained(whole, low_cpu_mem_usage=False)
-    assert pipeline.scheduler.config.prediction_type == "epsilon" and pipeline.unet.config.sample_size == 8
+    assert pipeline.scheduler.config.prediction_type == "v_prediction" and pipeline.unet.config.sample_size == 8
 
 
 def test_a_network_that_is_saved_again_forgets_where_it_came_from(whole, tmp_path):

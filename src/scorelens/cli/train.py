@@ -43,8 +43,8 @@ SHOWN = 64  # samples in the picture
 
 
 def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"] = "unet",
-          preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0", "v"] = "epsilon",
-          epochs: float | None = None, minutes: float | None = None, batch: int = 32,
+          preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0", "v"] | None = None,
+          weighting: float | None = None, epochs: float | None = None, minutes: float | None = None, batch: int = 32,
           learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
           precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,
           save_seconds: float = 60.0, device: str = "auto", out: Path | None = None) -> Path:
@@ -53,7 +53,9 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
     Args:
         network: unet (no self-attention at all), unet-attention or dit.
         preset: small (at most 1.5 M parameters, for CPUs) or paper (the paper's sizes and 200 epochs, for GPUs).
-        prediction: what the network is trained to predict.
+        prediction: what the network is trained to predict, by default the preset's.
+        weighting: multiply the loss at each noise level by alpha^weighting; 0 is plain, and the default is the preset's
+            for v. It moves the weights of v towards those of epsilon, which it reaches at 1.
         epochs: passes over the data, by default the preset's.
         minutes: train as many steps as fit in this time, in place of epochs.
         batch: images per step.
@@ -69,10 +71,12 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
         out: folder of the training; one with the same settings is resumed. By default runs/train-...
     """
     place, sizes = choose_device(device), preset_for(preset, images.shape)
-    recipe = Recipe(network, sizes, prediction, batch, _or(learning_rate, sizes.learning_rate),
-                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, place))
+    target = prediction or sizes.prediction
+    recipe = Recipe(network, sizes, target, batch, _or(learning_rate, sizes.learning_rate),
+                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, place),
+                    _or(weighting, sizes.weighting if target == "v" else 0.0))
     length = _length(epochs, minutes, sizes.epochs)
-    folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{prediction}-seed{seed}").expanduser()
+    folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{target}-seed{seed}").expanduser()
     config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
     if start is not None:
         config["start"] = {"name": Path(start).name, "weights": load_network(start).describe()["weights"]}

@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -18,7 +19,7 @@ import torch
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.networks.architectures import Preset, build_network, call_options
+from scorelens.networks.architectures import Prediction, Preset, build_network, call_options
 from scorelens.noise import TRAIN_STEPS, ddpm_alphas
 from scorelens.types import ScorelensError
 
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
 WARMUP = 200  # steps, or a twentieth of the training if that is less
 MAX_NORM = 1.0  # of the gradient, as DDPM clips it
-Prediction = Literal["epsilon", "x0", "v"]
 
 
 @dataclass(frozen=True)
@@ -150,8 +150,12 @@ def _batch(count: int, recipe: Recipe, step: int) -> np.ndarray:
     """Which images step `step` sees: each epoch is a shuffle of its own."""
     per_epoch = math.ceil(count / recipe.batch)
     epoch, k = divmod(step, per_epoch)
-    order = np.random.default_rng((recipe.seed, epoch)).permutation(count)
-    return order[k * recipe.batch:(k + 1) * recipe.batch]
+    return _order(recipe.seed, epoch, count)[k * recipe.batch:(k + 1) * recipe.batch]
+
+
+@lru_cache(maxsize=1)
+def _order(seed: int, epoch: int, count: int) -> np.ndarray:
+    return np.random.default_rng((seed, epoch)).permutation(count)
 
 
 def _rate(recipe: Recipe, step: int, steps: int) -> float:
