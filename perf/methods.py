@@ -21,7 +21,7 @@ from perf.rows import RESULTS, rows_of
 from scorelens.cli.calibrate import calibrate
 from scorelens.cli.compare import compare
 from scorelens.denoisers.els import bank_patches
-from scorelens.posterior.patches import TOGETHER
+from scorelens.posterior.plans.products import TOGETHER
 from scorelens.results import environment, peak_memory
 
 SIGMA = 1.2388  # of the 10-step grid, where the paper's MNIST patches have side 13 and CIFAR-10's 13

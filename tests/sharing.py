@@ -70,7 +70,7 @@ def statistics(images: scorelens.ImageSet) -> Iterator[tuple[str, torch.Tensor]]
     found = scorelens.novelty(images[40:60] + 0.1, images)
     yield "nearest image", found.index
     yield "novelty", found.mse
-    yield "centre", torch.from_numpy(images.centre)
+    yield "centre", torch.from_numpy(images.centre())
 
 
 def memory(path: Path) -> dict:
@@ -81,7 +81,7 @@ def memory(path: Path) -> dict:
     z = scorelens.seeded_noise(images.shape, range(1))
     for name, options in (("optimal", {}), ("ls", {"patch_size": 3})):
         scorelens.build_denoiser(name, images, **options)(z, 1.0)
-    return {"loaded": load.call_count, "own": len(images.own()), "centre": int(images.centre.sum()),
+    return {"loaded": load.call_count, "own": len(images.own()), "centre": int(images.centre().sum()),
             "held": held(images), "mapped": isinstance(images.pixels, np.memmap),
             "sliced": np.shares_memory(images.own().pixels, images.pixels)}
 

@@ -23,9 +23,8 @@ from scorelens.cli.parser import main
 from scorelens.data.shared import shared
 from scorelens.distributed import WorkerLost, World, choose_device
 from scorelens.posterior.costs import Rates, measured_rates
-from scorelens.posterior.patches import Translations
-from scorelens.posterior.shares import share_of
 from scorelens.posterior.softmax import State, merge_processes
+from scorelens.posterior.sources import Translations, share_of
 from tests import sharing
 
 ROOT = Path(__file__).parents[1]

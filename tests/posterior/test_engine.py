@@ -3,7 +3,7 @@ import torch
 
 import scorelens
 from scorelens import progress
-from scorelens.posterior import EveryPixel, Masks, OwnPixel, Posterior, WholeImage, posterior_mean
+from scorelens.posterior import Masks, OwnOutput, Posterior, WholeImage, WholeOutput, posterior_mean
 from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.engine import Run
 from tests.ground_truth.cases import image_set
@@ -15,8 +15,8 @@ def test_workspace_stays_within_the_budget(memory, plan):
     """A chunk and what is computed from it fit the budget, unless a single image does not."""
     images = image_set("smooth", 500)
     z = torch.zeros(6, 20)
-    chosen = choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool), images.shape), z, 1.0, plan).plan
-    run = Run(Posterior(WholeImage(), OwnPixel(), images), chosen, 1.0, len(images), memory)
+    chosen = choose_plan(Masks(torch.ones(20, 20, dtype=torch.bool), images.shape).plans(z, 1.0), plan).plan
+    run = Run(Posterior(WholeImage(), OwnOutput(), images), chosen, 1.0, len(images), memory)
     sizes = [x.shape[1] for x in run.chunks(z, range(500))]
     assert sum(sizes) == 500
     assert max(sizes) == 1 or max(sizes) * 4 * images.dim * 4 <= memory
@@ -27,7 +27,7 @@ def test_masks_of_one_pixel_compare_that_pixel_alone():
     images = image_set("random", 50)
     x, sigma = images[:].flatten(1).double(), 0.3
     z = torch.rand(2, 1, 4, 5, dtype=torch.float64)
-    posterior = Posterior(Masks(torch.eye(20, dtype=torch.bool)), OwnPixel(), images)
+    posterior = Posterior(Masks(torch.eye(20, dtype=torch.bool)), OwnOutput(), images)
     weights = torch.softmax(-(z.flatten(1)[:, None] - x).square() / (2 * sigma**2), dim=1)
     torch.testing.assert_close(posterior_mean(posterior, z, sigma).flatten(1), (weights * x).sum(1), rtol=0, atol=1e-6)
 
@@ -47,7 +47,7 @@ def test_two_images_a_grey_level_apart_are_told_apart_at_the_smallest_sigma():
     gap = ((z.double().flatten(1) - x) ** 2).sum(1)
     weight = torch.sigmoid((gap[0] - gap[1]) / (2 * sigma**2)).item()
     assert 0.01 < weight < 0.99
-    mean = posterior_mean(Posterior(WholeImage(), EveryPixel(), images), z, sigma)[0].flatten().double()
+    mean = posterior_mean(Posterior(WholeImage(), WholeOutput(), images), z, sigma)[0].flatten().double()
     changed = (x[1] - x[0]) > 0
     got = ((mean - x[0]) / (x[1] - x[0]).where(changed, 1.0))[changed]
     torch.testing.assert_close(got, torch.full_like(got, weight), rtol=0, atol=2e-5)
@@ -55,7 +55,7 @@ def test_two_images_a_grey_level_apart_are_told_apart_at_the_smallest_sigma():
 
 @pytest.mark.parametrize("options", [{"temperature": 0.0}, {"temperature": -1.0}, {"softmax_batch": 0}])
 def test_impossible_options_are_refused(options):
-    posterior = Posterior(WholeImage(), EveryPixel(), image_set("random", 5))
+    posterior = Posterior(WholeImage(), WholeOutput(), image_set("random", 5))
     with pytest.raises(scorelens.ScorelensError, match=next(iter(options))):
         posterior_mean(posterior, torch.zeros(1, 1, 4, 5), 1.0, **options)
 

@@ -6,14 +6,22 @@ import torch
 
 import scorelens
 from scorelens.posterior import Masks, WholeImage
-from scorelens.posterior.costs import PLANS, Rates, chain_is_exact, choose_plan, measured_rates
-from scorelens.posterior.plans import DenseMasks, FullImage, MaskDifferences, SparseMasks, difference_sums, mask_sums
+from scorelens.posterior.costs import PLANS, Rates, measured_rates
+from scorelens.posterior.costs import choose_plan as choose
+from scorelens.posterior.plans.dense import DenseMasks
+from scorelens.posterior.plans.differences import MaskDifferences, chain_is_exact
+from scorelens.posterior.plans.full_image import FullImage
+from scorelens.posterior.plans.sparse import SparseMasks
 from scorelens.statistics import locality_masks
 from tests.ground_truth import brute_force
 from tests.ground_truth.cases import image_set
 
 MASK_PLANS = [plan for plan in PLANS if plan != "auto"]
 SIGMAS = scorelens.ddim_sigmas(10).tolist()
+
+
+def choose_plan(queries, z, scale, name="auto"):
+    return choose(queries.plans(z, scale), name)
 
 
 def masks_of(images, sigma=0.5, threshold=0.1):
@@ -55,26 +63,26 @@ def test_sums_are_the_matrices_they_stand_for():
     images = image_set("smooth", 60, (3, 4, 5))
     masks = masks_of(images)
     table = torch.randn(60, 7, dtype=torch.float64)
-    torch.testing.assert_close(mask_sums(masks)(table), masks.keep.double() @ table)
-    chain = difference_sums(masks)(table).view(3, 4, 5, 7)
+    torch.testing.assert_close(masks.sums(table), masks.keep.double() @ table)
+    chain = masks.changes(table).view(3, 4, 5, 7)
     chain[:, :, 0] = chain[:, :, 0].cumsum(1)
     torch.testing.assert_close(chain.cumsum(2).view(60, 7), masks.keep.double() @ table)
-    assert difference_sums(masks).entries < mask_sums(masks).entries
+    assert masks.changes.entries < masks.sums.entries
 
 
 def test_empty_masks_are_sums_of_nothing():
     masks = Masks(torch.zeros(6, 6, dtype=torch.bool), (1, 2, 3))
     table = torch.randn(6, 4)
-    for sums in (mask_sums(masks), difference_sums(masks)):
+    for sums in (masks.sums, masks.changes):
         assert torch.equal(sums(table), torch.zeros(6, 4))
 
 
 def test_a_chain_of_masks_is_refused_where_it_would_cost_digits():
     masks = masks_of(image_set("smooth", 60))
-    assert chain_is_exact(masks, torch.float32, 1 / (2 * 1.0**2))
-    assert not chain_is_exact(masks, torch.float32, 1 / (2 * 0.01**2))
-    assert chain_is_exact(masks, torch.float64, 1 / (2 * 0.01**2))
-    assert not chain_is_exact(Masks(masks.keep), torch.float32, 0.5)
+    assert chain_is_exact(masks.keep, torch.float32, 1 / (2 * 1.0**2))
+    assert not chain_is_exact(masks.keep, torch.float32, 1 / (2 * 0.01**2))
+    assert chain_is_exact(masks.keep, torch.float64, 1 / (2 * 0.01**2))
+    assert [c.name for c in Masks(masks.keep).plans(torch.zeros(1, 20), 0.5)] == ["dense", "sparse"]  # no grid
 
 
 def rates(**changes):
@@ -105,10 +113,10 @@ def test_an_unknown_plan_is_refused_with_the_nearest_name():
         choose_plan(masks_of(image_set("smooth", 60)), torch.zeros(1, 20), 1.0, "sparce")
 
 
-@pytest.mark.parametrize(("plan", "sums"), [("sparse", mask_sums), ("differences", difference_sums)])
-def test_operations_are_counted_before_they_are_listed(plan, sums):
+@pytest.mark.parametrize(("plan", "sums"), [("sparse", "sums"), ("differences", "changes")])
+def test_operations_are_the_entries_of_the_sums(plan, sums):
     masks = masks_of(image_set("smooth", 60))
-    assert choose_plan(masks, torch.zeros(1, 20), 1.0, plan).cost.operations == sums(masks).entries
+    assert choose_plan(masks, torch.zeros(1, 20), 1.0, plan).cost.operations == getattr(masks, sums).entries
 
 
 def test_measured_rates_are_positive_and_measured_once():
@@ -126,4 +134,4 @@ def test_estimates_add_up():
 
 def test_the_mean_image_is_rounded_to_pixel_values():
     images = image_set("random", 40)
-    np.testing.assert_array_equal(images.centre, np.rint(images.pixels.astype(float).mean(0)))
+    np.testing.assert_array_equal(images.centre(), np.rint(images.pixels.astype(float).mean(0)))

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorelens.posterior.slots import EveryPixel, OwnPixel
+from scorelens.posterior.responses import OwnOutput, WholeOutput
 from scorelens.posterior.softmax import chunk_state, merge, with_near
 
 
@@ -13,7 +13,7 @@ def pieces(seed, n, spread, own):
     d = 4
     x = torch.randn(d, n, generator=g, dtype=torch.float64)
     distances = spread * torch.rand(2, d if own else 1, n, generator=g, dtype=torch.float64)
-    return x, distances, OwnPixel() if own else EveryPixel()
+    return x, distances, OwnOutput() if own else WholeOutput()
 
 
 @settings(max_examples=60, deadline=None)
@@ -43,7 +43,7 @@ def test_chunks_that_are_far_from_the_best_are_left_out_and_missed_by_no_one(see
     x = torch.randn(q, 60, generator=g, dtype=torch.float64)
     distances = spread * torch.rand(1, q, 60, generator=g, dtype=torch.float64)
     parts = list(zip(distances.clone().split(5, dim=2), x.split(5, dim=1), strict=True))
-    state = chunk_state(parts[0][0], 0.7, OwnPixel(), parts[0][1])
+    state = chunk_state(parts[0][0], 0.7, OwnOutput(), parts[0][1])
     left_out = 0
     for part, here in parts[1:]:
         found = with_near(state, part, 0.7, 40 / 0.7, here)

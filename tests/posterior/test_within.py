@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.posterior import Masks, OwnPixel, Posterior, posterior_mean, within
+from scorelens.posterior import Masks, OwnOutput, Posterior, posterior_mean, within
 from scorelens.posterior.within import (
     Screened,
     Sketch,
@@ -161,7 +161,7 @@ def test_all_images_drawn_for_certain_are_the_exact_mean(leaves, plan):
     z = noisy(leaves, 2.0, [0])
     found = weighted_mean(masks, leaves, torch.arange(len(leaves)), torch.ones(len(leaves)), z[0].flatten(), 1 / 8,
                           plan)
-    exact = posterior_mean(Posterior(masks, OwnPixel(), leaves), z, 2.0)
+    exact = posterior_mean(Posterior(masks, OwnOutput(), leaves), z, 2.0)
     assert torch.allclose(found, exact.flatten(), atol=1e-4)  # other sums of float32
 
 
@@ -170,7 +170,7 @@ def test_images_count_as_often_as_their_chance_says(leaves):
     masks, z = Masks(torch.ones(768, 768, dtype=torch.bool), SHAPE), leaves[7].flatten()
     three = leaves.subset([0, 1, 1, 1])
     found = weighted_mean(masks, leaves.subset([0, 1]), torch.arange(2), torch.tensor([1.0, 1 / 3]), z, 1e-3)
-    exact = posterior_mean(Posterior(masks, OwnPixel(), three), z.view(1, *SHAPE), (1 / 2e-3) ** 0.5)
+    exact = posterior_mean(Posterior(masks, OwnOutput(), three), z.view(1, *SHAPE), (1 / 2e-3) ** 0.5)
     assert torch.allclose(found, exact.flatten(), atol=1e-5)
 
 
@@ -214,7 +214,7 @@ def test_a_sketch_holds_what_its_directions_see(leaves):
     sketch = sketch_of(leaves, 2)
     assert sketch.basis.shape == (768, within.RANK) and sketch.coordinates.shape == (within.RANK, len(leaves))
     assert torch.allclose(sketch.basis.T @ sketch.basis, torch.eye(within.RANK), atol=1e-4)
-    centred = leaves[:].flatten(1) - (torch.from_numpy(leaves.centre).flatten() - 127.5) / 127.5
+    centred = leaves[:].flatten(1) - (torch.from_numpy(leaves.centre()).flatten() - 127.5) / 127.5
     assert torch.allclose(sketch.coordinates.T, centred @ sketch.basis, atol=1e-4)
     left = (centred - sketch.coordinates.T @ sketch.basis.T).square().sum()
     assert left < 1.1 * torch.linalg.svdvals(centred)[within.RANK:].square().sum()  # no directions hold much more

@@ -29,6 +29,7 @@ class ImageSet:
     labels: np.ndarray | None = None  # int64 [N]
     class_names: tuple[str, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)  # how it was made: limit, seed, files skipped, ...
+    _computed: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.pixels.dtype not in (np.uint8, np.float32) or self.pixels.ndim != 4:
@@ -79,9 +80,14 @@ class ImageSet:
         """Images start ... stop - 1 as they are stored, uint8 or float32 [n, C, H, W]."""
         return _tensor(self.pixels[start:stop])
 
-    @cached_property
     def centre(self) -> np.ndarray:
-        """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it costs no digit."""
+        """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it loses no digits. Under torchrun all
+        processes must call it together, the first time."""
+        if "centre" not in self._computed:
+            self._computed["centre"] = self._rounded_mean()
+        return self._computed["centre"]
+
+    def _rounded_mean(self) -> np.ndarray:
         own, team = self.own(), distributed.team(len(self))
         total = sum((own.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(own), 4096)),
                     np.zeros(self.shape))

@@ -46,7 +46,8 @@ def shared(load: Callable[[], ImageSet]) -> ImageSet:
 
 def _mapped(images: ImageSet) -> Mapped:
     """Where the pixels are mapped from already, or a file in the cache, written for this."""
-    others = {field.name: getattr(images, field.name) for field in fields(images) if field.name != "pixels"}
+    names = [field.name for field in fields(images) if field.init and field.name != "pixels"]
+    others = {name: getattr(images, name) for name in names}
     whole = images.pixels
     while isinstance(whole.base, np.memmap):
         whole = whole.base

@@ -13,9 +13,8 @@ from scorelens.data.edits import limited
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.ls import LS
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
-from scorelens.posterior import Chosen, Posterior, WholePatch, posterior_mean
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.patches import Patches, Window
+from scorelens.posterior import MEMORY, PartOfOutput, Posterior, WholePatch, posterior_mean
+from scorelens.posterior.sources import Patches, Window
 from scorelens.validation import check_noisy, check_sigma
 
 
@@ -51,7 +50,7 @@ class BBELS:
         up, down = min(size // 2, rows.start), min(size // 2, h - rows.stop)
         left, right = min(size // 2, columns.start), min(size // 2, w - columns.stop)
         source = Patches(self.images, Window(up, down, left, right), range(h)[rows], range(w)[columns])
-        posterior = Posterior(WholePatch(), Chosen(source.window.centre(c).to(z.device)), source)
+        posterior = Posterior(WholePatch(), PartOfOutput(source.window.centre(c).to(z.device)), source)
         means = posterior_mean(posterior, source.of(z).flatten(0, 1), sigma, temperature=self.temperature,
                                memory=self.memory)
         return means.view(len(z), len(source.rows), len(source.columns), c).permute(0, 3, 1, 2)

@@ -15,18 +15,18 @@ from scorelens.data.edits import check_draw, limited
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_window
 from scorelens.posterior import (
-    Chosen,
-    EveryPixel,
-    OwnPlace,
+    MEMORY,
+    AllChannels,
+    PartOfOutput,
     Posterior,
     WholeImage,
+    WholeOutput,
     WholePatch,
     Windows,
     posterior_mean,
 )
 from scorelens.posterior.clusters import Clusters, fit_clusters
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.patches import Patches, SomePatches, Translations, cut_patches, wrapped
+from scorelens.posterior.sources import Patches, SomePatches, Translations, cut_patches, wrapped
 from scorelens.types import Images, ScorelensError
 from scorelens.validation import check_noisy, check_sigma, unknown
 
@@ -55,10 +55,10 @@ class ELS:
         bank = self.bank(size)
         if isinstance(bank, Patches) and bank.wrap:
             if size is None:
-                return self._mean(Posterior(WholeImage(), EveryPixel(), Translations(self.images)), z, sigma)
+                return self._mean(Posterior(WholeImage(), WholeOutput(), Translations(self.images)), z, sigma)
             if bank.dim >= BOXES_FROM and size <= min(h, w):
                 windows = Windows(self.images.shape, size, "wrap")
-                return self._mean(Posterior(windows, OwnPlace(c), Translations(self.images)), z, sigma)
+                return self._mean(Posterior(windows, AllChannels(c), Translations(self.images)), z, sigma)
         together = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))
         return torch.cat([self._by_patches(some, sigma, bank) for some in z.split(together)])
 
@@ -67,11 +67,12 @@ class ELS:
         (c, h, w), window = self.images.shape, bank_patches(bank).window
         patches, centre = cut_patches(wrapped(z, window), window).flatten(0, 1), window.centre(c).to(z.device)
         if isinstance(bank, Clusters):
-            groups = [(chosen, self._mean(Posterior(WholePatch(), Chosen(centre), source), patches[chosen], sigma))
+            written = PartOfOutput(centre)
+            groups = [(chosen, self._mean(Posterior(WholePatch(), written, source), patches[chosen], sigma))
                       for chosen, source in bank.groups(patches)]
             means = torch.cat([mean for _, mean in groups])[torch.cat([chosen for chosen, _ in groups]).argsort()]
         else:
-            means = self._mean(Posterior(WholePatch(), Chosen(centre), bank), patches, sigma)
+            means = self._mean(Posterior(WholePatch(), PartOfOutput(centre), bank), patches, sigma)
         return means.view(len(z), h, w, c).permute(0, 3, 1, 2)
 
     def _mean(self, posterior: Posterior, z: Tensor, sigma: float) -> Tensor:

@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.projected import Projected, mean_behind
+from scorelens.posterior import MEMORY
+from scorelens.posterior.projected import mean_behind
+from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
@@ -54,7 +55,7 @@ class Generalized:
 
     def _origin(self) -> Float[Tensor, "d"]:
         """An image in the middle: distances do not depend on it, but their rounding does."""
-        return torch.from_numpy(self.images.centre.reshape(-1) / 127.5 - 1)
+        return torch.from_numpy(self.images.centre().reshape(-1) / 127.5 - 1)
 
 
 def row_space(a: Float[Tensor, "m d"]) -> Basis:

@@ -16,7 +16,7 @@ from torch.nn.functional import adaptive_avg_pool2d
 from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import Locality, locality
-from scorelens.posterior.engine import MEMORY
+from scorelens.posterior import MEMORY
 from scorelens.statistics import GaussianStats
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import ScorelensError

@@ -14,9 +14,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import EveryPixel, Posterior, Source, WholeImage, posterior_mean
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.projected import COPIES, Projected, Scaled, row_dtype
+from scorelens.posterior import MEMORY, Posterior, Source, WholeImage, WholeOutput, posterior_mean
+from scorelens.posterior.projected import COPIES, row_dtype
+from scorelens.posterior.sources import Projected, Scaled
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.statistics.rotation import rotated
@@ -51,7 +51,7 @@ class Kernel:
         scale = sigma / k.sqrt()  # K^-1/2, but for the 1 / sigma that is the engine's
         zeta = (z.flatten(1).to(mu.dtype) - mu) @ u  # [B, k]
         source, dtype = self._rows(mu, u, math.sqrt(1 - h**2) * scale, sigma, at_least_float32(z))
-        mean = posterior_mean(Posterior(WholeImage(), EveryPixel(), source), (scale * zeta).to(dtype), sigma,
+        mean = posterior_mean(Posterior(WholeImage(), WholeOutput(), source), (scale * zeta).to(dtype), sigma,
                               temperature=self.temperature, memory=self.memory // COPIES)
         x0_hat = mu + (h**2 * variance / k * zeta + scale * mean) @ u.T  # scale mean = sigma^2 K^-1 (m - mu)
         return x0_hat.to(z.dtype).view(z.shape)

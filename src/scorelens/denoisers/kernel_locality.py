@@ -13,8 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.projected import Projected, mean_behind
+from scorelens.posterior import MEMORY
+from scorelens.posterior.projected import mean_behind
+from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.types import Flat, ScorelensError, Shape

@@ -15,19 +15,19 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.posterior import (
+    MEMORY,
+    AllChannels,
     Choice,
+    ListedOutputs,
     Masks,
-    OwnPixel,
-    OwnPlace,
+    OwnOutput,
     Posterior,
     Precisions,
-    SomePixels,
     Source,
-    choose_plan,
     logit_scale,
+    plan_for,
     posterior_mean,
 )
-from scorelens.posterior.engine import MEMORY
 from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
@@ -73,21 +73,21 @@ class Locality:
         """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
         queries = self.masks(sigma)
-        some = replace(self.posterior(sigma), queries=queries.some(pixels % len(queries)),
-                       responses=SomePixels(pixels.to(z.device)))
+        some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
+                       responses=ListedOutputs(pixels.to(z.device)))
         return posterior_mean(some, z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
                               memory=self.memory)
 
     def posterior(self, sigma: float) -> Posterior:
         with phase("masks"):
             queries = self.masks(sigma)
-        responses = OwnPixel() if len(queries) == self.images.dim else OwnPlace(self.images.shape[0])
+        responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
         """The plan that a call would take, and its expected cost."""
-        scale = logit_scale(sigma, self.temperature)
-        return choose_plan(self.posterior(sigma).queries, at_least_float32(z).flatten(1), scale, self.plan)
+        flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
+        return plan_for(self.posterior(sigma), flat, scale, self.plan)
 
 
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import Locality, locality
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.patches import Translations
+from scorelens.posterior import MEMORY
+from scorelens.posterior.sources import Translations
 from scorelens.statistics import GaussianStats
 
 

@@ -11,8 +11,7 @@ from torch import Tensor
 from scorelens.data.edits import limited
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
-from scorelens.posterior import OwnPlace, Posterior, Windows, posterior_mean
-from scorelens.posterior.engine import MEMORY
+from scorelens.posterior import MEMORY, AllChannels, Posterior, Windows, posterior_mean
 from scorelens.validation import check_noisy, check_sigma
 
 
@@ -30,7 +29,7 @@ class LS:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
         c, h, w = self.images.shape
         windows = Windows(self.images.shape, self.size(sigma) or 2 * max(h, w) - 1)
-        return posterior_mean(Posterior(windows, OwnPlace(c), self.images), z, sigma, temperature=self.temperature,
+        return posterior_mean(Posterior(windows, AllChannels(c), self.images), z, sigma, temperature=self.temperature,
                               memory=self.memory)
 
 

@@ -7,8 +7,7 @@ from functools import lru_cache
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.heat import measured_heat
 from scorelens.denoisers.locality import Locality
-from scorelens.posterior import Masks
-from scorelens.posterior.engine import MEMORY
+from scorelens.posterior import MEMORY, Masks
 from scorelens.statistics.masks import mass_masks
 from scorelens.types import Denoiser
 

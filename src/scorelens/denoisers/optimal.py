@@ -11,15 +11,15 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.posterior import (
+    MEMORY,
     Choice,
-    EveryPixel,
     Posterior,
     WholeImage,
-    choose_plan,
+    WholeOutput,
     logit_scale,
+    plan_for,
     posterior_mean,
 )
-from scorelens.posterior.engine import MEMORY
 from scorelens.statistics.nearest import nearest_images
 from scorelens.validation import at_least_float32, check_noisy, check_sigma
 
@@ -51,8 +51,11 @@ class Optimal:
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
         """The plan that a call takes, and its expected cost."""
-        return choose_plan(WholeImage(), at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature))
+        return plan_for(_posterior(self.images), at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature))
 
     def _mean(self, source: ImageSet, z: Tensor, sigma: float) -> Tensor:
-        posterior = Posterior(WholeImage(), EveryPixel(), source)
-        return posterior_mean(posterior, z, sigma, temperature=self.temperature, memory=self.memory)
+        return posterior_mean(_posterior(source), z, sigma, temperature=self.temperature, memory=self.memory)
+
+
+def _posterior(source: ImageSet) -> Posterior:
+    return Posterior(WholeImage(), WholeOutput(), source)

@@ -14,9 +14,7 @@ from scorelens.data.edits import with_flips
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.heat import measured_heat
 from scorelens.denoisers.patch_sizes import PatchSize, by_level, size_table
-from scorelens.posterior import MaskMeans, Masks, Posterior, Windows, posterior_mean
-from scorelens.posterior.engine import MEMORY
-from scorelens.posterior.windows import WindowMeans
+from scorelens.posterior import MEMORY, MaskMeans, Masks, Posterior, WindowMeans, Windows, posterior_mean
 from scorelens.statistics.masks import mass_masks
 from scorelens.types import Denoiser, Shape
 from scorelens.validation import check_noisy, check_sigma

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.optimal import Optimal
-from scorelens.posterior.engine import MEMORY
+from scorelens.posterior import MEMORY
 from scorelens.types import Images, ScorelensError
 from scorelens.validation import at_least_float32, check_noisy, check_sigma
 

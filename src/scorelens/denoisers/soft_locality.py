@@ -8,8 +8,7 @@ import torch
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import MASK_MEMORY, Locality
-from scorelens.posterior import Precisions
-from scorelens.posterior.engine import MEMORY
+from scorelens.posterior import MEMORY, Precisions
 from scorelens.statistics import GaussianStats, fit_gaussian, wiener_matrix
 
 

@@ -1,39 +1,40 @@
 """Posterior means of every kind: a declaration of three slots, one softmax, and the plans that execute it."""
 
-from scorelens.posterior.costs import Choice, choose_plan
-from scorelens.posterior.engine import logit_scale, posterior_mean
-from scorelens.posterior.slots import (
-    Chosen,
-    EveryPixel,
+from scorelens.posterior.costs import Choice
+from scorelens.posterior.engine import MEMORY, Posterior, logit_scale, plan_for, posterior_mean
+from scorelens.posterior.queries import Masks, Precisions, Queries, WholeImage, WholePatch, Windows
+from scorelens.posterior.responses import (
+    AllChannels,
+    ListedOutputs,
     MaskMeans,
-    Masks,
-    OwnPixel,
-    OwnPlace,
-    Posterior,
-    Precisions,
-    SomePixels,
-    Source,
-    WholeImage,
-    WholePatch,
-    Windows,
+    OwnOutput,
+    PartOfOutput,
+    Responses,
+    WholeOutput,
+    WindowMeans,
 )
+from scorelens.posterior.sources import Source
 
 __all__ = [
+    "MEMORY",
+    "AllChannels",
     "Choice",
-    "Chosen",
-    "EveryPixel",
+    "ListedOutputs",
     "MaskMeans",
     "Masks",
-    "OwnPixel",
-    "OwnPlace",
+    "OwnOutput",
+    "PartOfOutput",
     "Posterior",
     "Precisions",
-    "SomePixels",
+    "Queries",
+    "Responses",
     "Source",
     "WholeImage",
+    "WholeOutput",
     "WholePatch",
+    "WindowMeans",
     "Windows",
-    "choose_plan",
     "logit_scale",
+    "plan_for",
     "posterior_mean",
 ]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorelens import distributed, progress
 from scorelens.data.images import to_floats
-from scorelens.posterior.patches import Patches, SomePatches
+from scorelens.posterior.sources import Patches, SomePatches
 
 SAMPLE = 100  # patches for each cluster that the centres are fitted to
 CHUNK = 2**15  # patches at a time

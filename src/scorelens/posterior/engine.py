@@ -19,17 +19,30 @@ from torch.autograd.function import once_differentiable
 from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.distributed import World
-from scorelens.posterior.costs import choose_plan
-from scorelens.posterior.plans import Fused, Plan
-from scorelens.posterior.shares import Share, share_of
-from scorelens.posterior.slots import Chunk, OwnPixel, Posterior
+from scorelens.posterior.costs import Choice, choose_plan
+from scorelens.posterior.plans.base import Fused, Plan
+from scorelens.posterior.queries import Queries
+from scorelens.posterior.responses import Chunk, OwnOutput, Responses
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
+from scorelens.posterior.sources import Share, Source, share_of
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
 NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a float32 sum
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A denoiser's declaration: which pixels are compared, which are written, which images are averaged.
+
+    x0_hat[what query q writes] = sum_i softmax_i(-distance_q(z, x_i) / 2 sigma^2) x_i[what query q writes]
+    """
+
+    queries: Queries
+    responses: Responses
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -95,7 +108,7 @@ class Run:
         """The pixel values that become 0: those of the mean image for a plan that wants it, else the middle grey."""
         if not self.plan.centred:
             return 127.5
-        return torch.from_numpy(self.posterior.source.centre.reshape(-1, 1)).to(z)
+        return torch.from_numpy(self.posterior.source.centre().reshape(-1, 1)).to(z)
 
     def shift(self, z: Flat) -> Float[Tensor, "1 d"] | float:
         """The zero of the chunks, in units of z."""
@@ -107,19 +120,20 @@ class Run:
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
+            prepared = self.plan.prepare(x) if isinstance(self.plan, Fused) else None
             for k, part in enumerate(parts):
-                states[k] = self._with_chunk(states[k], z[part], x)
+                states[k] = self._with_chunk(states[k], z[part], x, prepared)
         return merge_processes([state for state in states if state is not None], self.scale, self.share.team)
 
-    def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk) -> State:
+    def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses
         if isinstance(self.plan, Fused):
             with phase("distances, softmax and response"):
-                return self.plan.with_chunk(so_far, z, x, self.scale, responses)
+                return self.plan.with_chunk(so_far, z, x, prepared, self.scale, responses)
         with phase("distances"):
             distances = self.plan.distances(z, x, None if so_far is None else so_far.best, self.margin)
         with phase("softmax and response"):
-            if so_far is not None and len(z) == 1 and isinstance(responses, OwnPixel):
+            if so_far is not None and len(z) == 1 and isinstance(responses, OwnOutput):
                 return with_near(so_far, distances, self.scale, self.margin, x)
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
@@ -161,7 +175,7 @@ class Run:
         responses, parts = self.posterior.responses, self.parts(z)
         if not responses.overlapping:
             pairs = zip(parts, states, strict=True)
-            return [(responses.share(g[part]) * state.mean).sum(dim=2) for part, state in pairs]
+            return [(responses.split(g[part]) * state.mean).sum(dim=2) for part, state in pairs]
         means = [torch.zeros_like(state.total) for state in states]
         for x in self.chunks(z, images):
             for part, state, mean in zip(parts, states, means, strict=True):
@@ -195,6 +209,11 @@ def logit_scale(sigma: float, temperature: float) -> float:
     return min(1 / (2 * sigma**2 * temperature), 1e30)
 
 
+def plan_for(posterior: Posterior, z: Flat, scale: float, name: str = "auto") -> Choice:
+    """The plan that a call takes, and its expected cost."""
+    return choose_plan(posterior.queries.plans(z, scale), name)
+
+
 def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature: float = 1.0,
                    softmax_batch: int | None = None, plan: str = "auto", memory: int = MEMORY) -> Tensor:
     """sum_i softmax_i(-distance_q(z, x_i) / (2 sigma^2 temperature)) x_i; differentiable in z.
@@ -209,7 +228,7 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
         raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
     flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
     with phase("choosing a plan"):
-        chosen = choose_plan(posterior.queries, flat, scale, plan)
+        chosen = plan_for(posterior, flat, scale, plan)
     run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
     shift = run.shift(flat)

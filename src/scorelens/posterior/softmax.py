@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.distributed import World
-from scorelens.posterior.slots import Chunk, OwnPixel, Responses, SomePixels
+from scorelens.posterior.responses import Chunk, ListedOutputs, OwnOutput, Responses
 
 LOG2_E = math.log2(math.e)
 
@@ -70,9 +70,9 @@ def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, ma
     best = distances.amin(dim=2)
     near = (best[0] <= so_far.best[0] + margin).nonzero()[:, 0]
     if 4 * len(near) > len(best[0]):
-        return merge(so_far, weighted_state(best, relative_weights_(distances, best, scale), OwnPixel(), x), scale)
+        return merge(so_far, weighted_state(best, relative_weights_(distances, best, scale), OwnOutput(), x), scale)
     kept = State(*(whole[:, near] for whole in (so_far.best, so_far.total, so_far.weighted)))
-    merged = merge(kept, chunk_state(distances[:, near], scale, SomePixels(near), x), scale)
+    merged = merge(kept, chunk_state(distances[:, near], scale, ListedOutputs(near), x), scale)
     for name in ("best", "total", "weighted"):
         getattr(so_far, name)[:, near] = getattr(merged, name)
     return so_far

@@ -17,19 +17,22 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet, to_floats
-from scorelens.posterior.costs import choose_plan, remembered
-from scorelens.posterior.engine import MEMORY, Run, logit_scale, posterior_mean
-from scorelens.posterior.plans import DenseMasks, sparse_chunk
-from scorelens.posterior.slots import Masks, OwnPixel, Posterior
+from scorelens.posterior.costs import choose_plan
+from scorelens.posterior.engine import MEMORY, Posterior, Run, logit_scale, posterior_mean
+from scorelens.posterior.plans.base import cached_chunk
+from scorelens.posterior.plans.dense import DenseMasks
+from scorelens.posterior.queries import Masks
+from scorelens.posterior.responses import OwnOutput
 from scorelens.posterior.softmax import State, chunk_state, merge
 from scorelens.statistics.leading import leading_components
 from scorelens.timings import phase
@@ -69,7 +72,7 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
     flat, scale, n = at_least_float32(z).flatten(1), logit_scale(sigma, temperature), len(posterior.source)
     mean, drawn = torch.empty_like(flat), torch.full((len(flat),), n)
     expected, checked = torch.zeros(len(flat)), torch.zeros(len(flat))
-    if isinstance(masks, Masks) and isinstance(images, ImageSet) and isinstance(posterior.responses, OwnPixel):
+    if isinstance(masks, Masks) and isinstance(images, ImageSet) and isinstance(posterior.responses, OwnOutput):
         for k, screened in _screened(masks, images, flat, scale, tolerance, memory):
             tried = 0
             for chances, expected[k] in screened.chances(tolerance):
@@ -91,6 +94,17 @@ def mean_within(posterior: Posterior, z: Tensor, sigma: float, tolerance: float,
         mean[rest.to(z.device)] = exact.flatten(1).to(mean)
         expected[rest] = checked[rest] = 0.0
     return Approximation(mean.view(z.shape).to(z.dtype), drawn, expected, checked)
+
+
+_memory: WeakKeyDictionary[Any, dict[str, Any]] = WeakKeyDictionary()  # for as long as the objects themselves live
+
+
+def remembered(thing: object, what: str, make: Callable[[], Any]) -> Any:
+    """What was computed from these masks or images before, or is computed now."""
+    held = _memory.setdefault(thing, {})
+    if what not in held:
+        held[what] = make()
+    return held[what]
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,7 +208,7 @@ def _screened(masks: Masks, images: ImageSet, z: Flat, scale: float, tolerance: 
         spots: Spots = remembered(images, "spots", lambda: spots_of(images, stride)).to(z)
     weights, keep, owner = tiles.weights.to(z), masks.keep.to(z.device)[spots.pixels].to(z), tiles.owner.to(z.device)
     rows, parts = torch.cat([weights, keep]), [len(weights), len(keep)]
-    run = Run(Posterior(masks, OwnPixel(), images), CentredMasks(rows), scale, n, memory)
+    run = Run(Posterior(masks, OwnOutput(), images), CentredMasks(rows), scale, n, memory)
     z = z - run.shift(z)
 
     def screened(k: int, energies: Tensor, distances: Tensor, sketch: Sketch, spots: Spots) -> Screened:
@@ -247,16 +261,16 @@ class CentredMasks(DenseMasks):
 def weighted_mean(masks: Masks, images: ImageSet, rows: Int[Tensor, "k"], chances: Float[Tensor, "k"],
                   z: Float[Tensor, "d"], scale: float, plan: str = "auto") -> Float[Tensor, "d"]:
     """The posterior mean over some images, each counted 1 / its chance times."""
-    chosen = choose_plan(masks, z[None], scale, plan).plan
-    run = Run(Posterior(masks, OwnPixel(), images), chosen, scale, len(images), MEMORY)
+    chosen = choose_plan(masks.plans(z[None], scale), plan).plan
+    run = Run(Posterior(masks, OwnOutput(), images), chosen, scale, len(images), MEMORY)
     zero, shift, pixels = run.zero(z[None]), run.shift(z[None]), torch.from_numpy(images.pixels).flatten(1)
     state: State | None = None
-    size = sparse_chunk(len(z), z.element_size(), MEMORY)
+    size = cached_chunk(len(z), z.element_size(), MEMORY)
     for start in range(0, len(rows), size):
         here = slice(start, start + size)
         x = _floats(pixels[rows[here].cpu()].T, z, zero)
         distances = chosen.distances(z[None] - shift, x, None, math.inf).add_(chances[here].log() / scale)
-        state = merge(state, chunk_state(distances, scale, OwnPixel(), x), scale)
+        state = merge(state, chunk_state(distances, scale, OwnOutput(), x), scale)
     assert state is not None
     return state.mean[0, :, 0] + (shift[0] if isinstance(shift, Tensor) else 0.0)
 
@@ -277,7 +291,7 @@ def sketch_of(images: ImageSet, stride: int) -> Sketch:
     """Images in the leading principal components of some of them."""
     some = images.subset(range(0, len(images), stride))
     basis = leading_components(some, min(RANK, images.dim, len(some) - 1))[2].float()
-    shift = basis.T @ ((torch.from_numpy(images.centre).flatten().float() - 127.5) / 127.5)
+    shift = basis.T @ ((torch.from_numpy(images.centre()).flatten().float() - 127.5) / 127.5)
     return Sketch(basis, torch.cat([x.flatten(1) @ basis - shift for x in images.chunks(reuse=True)]).T.contiguous())
 
 

@@ -1,6 +1,4 @@
-"""The three slots every posterior-mean denoiser fills: queries, responses, source.
-
-x0_hat[what query q writes] = sum_i softmax_i(-distance_q(z, x_i) / 2 sigma^2) x_i[what query q writes]; i: the source.
+"""Which output pixels each query writes: linear maps of weights, and their transposes for the backward pass.
 
 Shapes: b noisy images, n images of the source, q queries, r pixels that each query writes, d coordinates of an image.
 """
@@ -8,98 +6,16 @@ Shapes: b noisy images, n images of the source, q queries, r pixels that each qu
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from scorelens.types import Flat, Shape
+from scorelens.posterior.windows import WindowGrid, box_spread, box_sum
+from scorelens.types import Flat
 
 Chunk = Float[Tensor, "d n"]  # images as columns
-Border = Literal["cut", "wrap", "inside"]
-
-
-@runtime_checkable
-class Source(Protocol):
-    """What is averaged: an ImageSet, or anything that can be read as one, a few images at a time."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def dim(self) -> int:
-        """d: how many coordinates an image has."""
-        ...
-
-    @property
-    def centre(self) -> np.ndarray:
-        """An image in the middle of all, as pixel values 0 ... 255, d of them."""
-        ...
-
-    def raw(self, start: int, stop: int) -> Tensor:
-        """Images start ... stop - 1, [n, ...] with d coordinates each: uint8, or floats in units of [-1, 1]."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class WholeImage:
-    """Queries: one, which compares every input pixel; or only the first so many coordinates of the source's rows, where
-    those that follow are there to be averaged."""
-
-    compared: int | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class WholePatch:
-    """Queries: one, which compares every pixel of a small image, of which there are thousands at a time."""
-
-
-@dataclass(frozen=True, eq=False)
-class Masks:
-    """Queries: as many as rows; query q compares the input pixels that its row keeps. Queries that stand on a grid
-    (C, H, W), as one per output pixel does, have neighbours whose masks differ little."""
-
-    keep: Bool[Tensor, "q d"]
-    grid: Shape | None = None
-
-    def __len__(self) -> int:
-        return len(self.keep)
-
-    def some(self, queries: Int[Tensor, "k"]) -> Masks:
-        return Masks(self.keep[queries.to(self.keep.device)])
-
-
-@dataclass(frozen=True, eq=False)
-class Precisions:
-    """Queries: as many as rows; query q compares input pixel k with weight [q, k]. Masks are those of 0 and 1."""
-
-    weights: Float[Tensor, "q d"]
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def some(self, queries: Int[Tensor, "k"]) -> Precisions:
-        return Precisions(self.weights[queries.to(self.weights.device)])
-
-
-@dataclass(frozen=True)
-class Windows:
-    """Queries: square windows of all channels, one centred on each place of the image, cut at its border or wrapped
-    around it; or those that lie wholly inside, named by their upper left corners."""
-
-    shape: Shape
-    size: int
-    border: Border = "cut"
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        """Height and width of a window: never more than the image's where it must lie inside."""
-        _, h, w = self.shape
-        return (min(self.size, h), min(self.size, w)) if self.border == "inside" else (self.size, self.size)
-
-
-Queries = WholeImage | WholePatch | Masks | Precisions | Windows
 
 
 @runtime_checkable
@@ -120,8 +36,8 @@ class Responses(Protocol):
         """The output of a source that holds nothing but y."""
         ...
 
-    def share(self, g: Float[Tensor, "b out"]) -> Float[Tensor, "b q r"]:
-        """What each query has of an output: the transpose of `collect`."""
+    def split(self, g: Float[Tensor, "b out"]) -> Float[Tensor, "b q r"]:
+        """The part of an output that each query wrote: the transpose of `collect`."""
         ...
 
     def project(self, g: Float[Tensor, "b out"], x: Chunk) -> Float[Tensor, "b q n"]:
@@ -130,8 +46,8 @@ class Responses(Protocol):
 
 
 @dataclass(frozen=True)
-class EveryPixel:
-    """Responses: one query writes the whole output."""
+class WholeOutput:
+    """One query writes the whole output."""
 
     overlapping: ClassVar[bool] = False
 
@@ -144,7 +60,7 @@ class EveryPixel:
     def written(self, y: Flat) -> Flat:
         return y
 
-    def share(self, g: Flat) -> Float[Tensor, "b 1 d"]:
+    def split(self, g: Flat) -> Float[Tensor, "b 1 d"]:
         return g[:, None]
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b 1 n"]:
@@ -152,8 +68,8 @@ class EveryPixel:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
-    """Responses: one query writes some coordinates."""
+class PartOfOutput:
+    """One query writes some coordinates."""
 
     overlapping: ClassVar[bool] = False
     pixels: Int[Tensor, "r"]
@@ -170,7 +86,7 @@ class Chosen:
     def written(self, y: Flat) -> Float[Tensor, "b r"]:
         return y[:, self.pixels]
 
-    def share(self, g: Float[Tensor, "b r"]) -> Float[Tensor, "b 1 r"]:
+    def split(self, g: Float[Tensor, "b r"]) -> Float[Tensor, "b 1 r"]:
         return g[:, None]
 
     def project(self, g: Float[Tensor, "b r"], x: Chunk) -> Float[Tensor, "b 1 n"]:
@@ -178,8 +94,8 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class OwnPixel:
-    """Responses: query q writes output pixel q."""
+class OwnOutput:
+    """Query q writes output q."""
 
     overlapping: ClassVar[bool] = False
 
@@ -192,7 +108,7 @@ class OwnPixel:
     def written(self, y: Flat) -> Flat:
         return y
 
-    def share(self, g: Flat) -> Float[Tensor, "b d 1"]:
+    def split(self, g: Flat) -> Float[Tensor, "b d 1"]:
         return g[:, :, None]
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b d n"]:
@@ -200,8 +116,8 @@ class OwnPixel:
 
 
 @dataclass(frozen=True, eq=False)
-class SomePixels:
-    """Responses: query k writes output pixel `pixels[k]`, and no one writes the others."""
+class ListedOutputs:
+    """Query k writes output `pixels[k]`; nothing else is written."""
 
     overlapping: ClassVar[bool] = False
     pixels: Int[Tensor, "q"]
@@ -215,7 +131,7 @@ class SomePixels:
     def written(self, y: Flat) -> Float[Tensor, "b q"]:
         return y[:, self.pixels]
 
-    def share(self, g: Float[Tensor, "b q"]) -> Float[Tensor, "b q 1"]:
+    def split(self, g: Float[Tensor, "b q"]) -> Float[Tensor, "b q 1"]:
         return g[:, :, None]
 
     def project(self, g: Float[Tensor, "b q"], x: Chunk) -> Float[Tensor, "b q n"]:
@@ -223,8 +139,8 @@ class SomePixels:
 
 
 @dataclass(frozen=True)
-class OwnPlace:
-    """Responses: query q writes all channels of place q."""
+class AllChannels:
+    """Query q writes all channels of pixel q."""
 
     overlapping: ClassVar[bool] = False
     channels: int
@@ -238,7 +154,7 @@ class OwnPlace:
     def written(self, y: Flat) -> Flat:
         return y
 
-    def share(self, g: Flat) -> Float[Tensor, "b q c"]:
+    def split(self, g: Flat) -> Float[Tensor, "b q c"]:
         return g.unflatten(1, (self.channels, -1)).transpose(1, 2)
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
@@ -247,7 +163,7 @@ class OwnPlace:
 
 @dataclass(frozen=True, eq=False)
 class MaskMeans:
-    """Responses: each query writes all the pixels of its row; where they overlap, they are averaged."""
+    """Each query writes all the pixels of its row; where they overlap, they are averaged."""
 
     overlapping: ClassVar[bool] = True
     writes: Bool[Tensor, "q d"]
@@ -262,7 +178,7 @@ class MaskMeans:
     def written(self, y: Flat) -> Flat:
         return y
 
-    def share(self, g: Flat) -> Float[Tensor, "b 1 d"]:
+    def split(self, g: Flat) -> Float[Tensor, "b 1 d"]:
         return g[:, None]
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
@@ -276,9 +192,33 @@ class MaskMeans:
 
 
 @dataclass(frozen=True)
-class Posterior:
-    """A denoiser's declaration: which pixels are compared, which are written, which images are averaged."""
+class WindowMeans:
+    """Each window inside the image writes all of its pixels; where windows overlap, they are averaged."""
 
-    queries: Queries
-    responses: Responses
-    source: Source
+    overlapping: ClassVar[bool] = True
+    windows: WindowGrid
+
+    def respond(self, weights: Float[Tensor, "b q n"], x: Chunk) -> Float[Tensor, "b 1 d"]:
+        values = x.unflatten(0, (self.windows.shape[0], -1))  # [C, HW, n]
+        spread = (box_spread(self.windows.plane(w), self.windows.sides, "inside") for w in weights)
+        return torch.stack([(s.flatten(0, 1) * values).sum(dim=2).flatten() for s in spread])[:, None] / self._counts(x)
+
+    def collect(self, means: Float[Tensor, "b 1 d"]) -> Flat:
+        return means[:, 0]
+
+    def written(self, y: Flat) -> Flat:
+        return y
+
+    def split(self, g: Flat) -> Float[Tensor, "b 1 d"]:
+        return g[:, None]
+
+    def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
+        planes = ((one[:, None] * x).view(*self.windows.shape, -1).sum(dim=0) for one in g / self._counts(x))
+        return torch.stack([box_sum(plane, self.windows.sides, "inside").flatten(0, 1) for plane in planes])
+
+    def _counts(self, x: Chunk) -> Float[Tensor, "d"]:
+        """How many windows write each pixel."""
+        _, h, w = self.windows.shape
+        rows, columns = self.windows.sides
+        ones = x.new_ones(h - rows + 1, w - columns + 1, 1)
+        return box_spread(ones, self.windows.sides, "inside").flatten().repeat(self.windows.shape[0])

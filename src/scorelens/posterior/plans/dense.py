@@ -1,0 +1,42 @@
+"""One weight per image and mask, by matrix products."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from scorelens.posterior.plans.base import Buffers
+from scorelens.posterior.responses import Chunk
+from scorelens.types import Flat
+
+
+@dataclass(frozen=True)
+class DenseMasks:
+    """The mask matrix times squared differences: one product for each noisy image."""
+
+    name: ClassVar[str] = "dense"
+    centred: ClassVar[bool] = False
+    pixel_major: ClassVar[bool] = True
+    together: ClassVar[int | None] = 1
+    keep: Float[Tensor, "q d"]
+    buffers: Buffers = field(default_factory=Buffers)
+
+    def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
+        return min(2048, memory // ((2 * d + 2 * len(self.keep)) * itemsize))
+
+    def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
+        square = torch.sub(x, z.T, out=self.buffers.get("square", x, *x.shape)).square_()
+        distances = self.buffers.get("distances", x, len(self.keep), x.shape[1])
+        return torch.mm(self.keep, square, out=distances)[None]
+
+    def pull_back(self, cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:
+        return masks_pull_back(self.keep, cotangent, z, x)
+
+
+def masks_pull_back(keep: Float[Tensor, "q d"], cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:
+    """The gradient of distance_q = sum_k keep_qk (z_k - x_k)^2, up to what does not depend on the image."""
+    return 2 * ((keep.T @ cotangent[0]) * (z.T - x)).sum(dim=1)[None]

@@ -1,0 +1,140 @@
+"""Which input pixels are compared, and with which weight, for each output: the queries of a posterior.
+
+Each kind of query offers the exact plans that can compute its distances, with their costs; a new kind of query is a new
+class with this one method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from scorelens.posterior.costs import Candidate, Cost
+from scorelens.posterior.plans.base import cached_chunk
+from scorelens.posterior.plans.box_sums import BoxSums
+from scorelens.posterior.plans.dense import DenseMasks
+from scorelens.posterior.plans.differences import CHAIN_ERROR, MaskDifferences, chain_is_exact, mask_changes
+from scorelens.posterior.plans.full_image import FullImage
+from scorelens.posterior.plans.products import Products
+from scorelens.posterior.plans.sparse import SparseMasks, Sums, sums_over
+from scorelens.posterior.windows import WindowGrid
+from scorelens.types import Flat, Shape
+from scorelens.validation import wide_dtype
+
+SMALL = 128**2  # entries of masks below which choosing a plan is not worth measuring rates
+
+
+@runtime_checkable
+class Queries(Protocol):
+    """Which input pixels are compared for each output."""
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        """The plans that compute these distances exactly at this scale, the default first."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class WholeImage:
+    """One query, which compares all input pixels; or only the first `compared` coordinates of the source's rows, where
+    the others are there to be averaged."""
+
+    compared: int | None = None
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        return [Candidate(FullImage.name, _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
+
+
+@dataclass(frozen=True, eq=False)
+class WholePatch:
+    """One query, which compares all pixels of a small image, for thousands of noisy ones at a time."""
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        cost = _cost(z, products=z.shape[1] + 2, values=1)
+        return [Candidate(Products.name, cost, lambda: Products(_patch_dtype(z, scale)))]
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """As many queries as rows; query q compares the input pixels that row q keeps. Queries on a grid (C, H, W), such as
+    one per output, have neighbours whose masks differ little."""
+
+    keep: Bool[Tensor, "q d"]
+    grid: Shape | None = None
+
+    def __len__(self) -> int:
+        return len(self.keep)
+
+    def subset(self, queries: Int[Tensor, "k"]) -> Masks:
+        return Masks(self.keep[queries.to(self.keep.device)])
+
+    @cached_property
+    def sums(self) -> Sums:
+        """Each mask by itself."""
+        return sums_over(self.keep)
+
+    @cached_property
+    def changes(self) -> Sums:
+        """Each mask relative to that of the pixel before it."""
+        assert self.grid is not None, "changes need a grid"
+        return sums_over(mask_changes(self.keep, self.grid), self.keep)
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        (q, d), device = self.keep.shape, z.device
+        once = _cost(z, values=(q + d) / 2)
+        found = [Candidate(DenseMasks.name, replace(once, products=q * d, calls=1 / 2048),
+                           lambda: DenseMasks(self.keep.to(device=device, dtype=z.dtype)), preferred=q * d < SMALL)]
+        chunk = replace(once, calls=1 / cached_chunk(d, z.element_size(), 2**62))
+        found.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
+                               lambda: SparseMasks(self.keep, self.sums.to(device))))
+        grid = self.grid
+        if grid is not None:
+            found.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
+                                   lambda: MaskDifferences(self.keep, self.changes.to(device), grid),
+                                   allowed=chain_is_exact(self.keep, z.dtype, scale)))
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Precisions:
+    """As many queries as rows; query q compares input pixel k with weight [q, k]. Masks are precisions of 0 and 1."""
+
+    weights: Float[Tensor, "q d"]
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def subset(self, queries: Int[Tensor, "k"]) -> Precisions:
+        return Precisions(self.weights[queries.to(self.weights.device)])
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        cost = _cost(z, products=self.weights.numel(), values=z.shape[1], calls=1 / 2048)
+        return [Candidate(DenseMasks.name, cost,
+                          lambda: DenseMasks(self.weights.to(device=z.device, dtype=z.dtype)))]
+
+
+@dataclass(frozen=True)
+class Windows(WindowGrid):
+    """Square windows of all channels, one for each pixel, or those wholly inside the image."""
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        c, h, w = self.shape
+        additions = c + 2 * self.size.bit_length()
+        return [Candidate(BoxSums.name, _cost(z, values=h * w * additions, calls=1 / 512), lambda: BoxSums(self))]
+
+
+def _cost(z: Flat, **counts: float) -> Cost:
+    return Cost(z.device, z.dtype, reads=z.shape[1], **counts)  # type: ignore[arg-type]
+
+
+def _patch_dtype(z: Flat, scale: float) -> torch.dtype:
+    """float32 where the expanded square of a patch of pixels in [-1, 1] keeps its digits in it, else float64."""
+    d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
+    exact = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma) < CHAIN_ERROR
+    return z.dtype if exact else wide_dtype(z)
