@@ -81,9 +81,9 @@ def memory(path: Path) -> dict:
     z = scorelens.seeded_noise(images.shape, range(1))
     for name, options in (("optimal", {}), ("ls", {"patch_size": 3})):
         scorelens.build_denoiser(name, images, **options)(z, 1.0)
-    return {"loaded": load.call_count, "own": len(images.own()), "centre": int(images.centre().sum()),
+    return {"loaded": load.call_count, "own": len(images.shard()), "centre": int(images.centre().sum()),
             "held": held(images), "mapped": isinstance(images.pixels, np.memmap),
-            "sliced": np.shares_memory(images.own().pixels, images.pixels)}
+            "sliced": np.shares_memory(images.shard().pixels, images.pixels)}
 
 
 def held(images: scorelens.ImageSet) -> int:

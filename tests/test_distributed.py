@@ -24,7 +24,7 @@ from scorelens.data.shared import shared
 from scorelens.distributed import WorkerLost, World, choose_device
 from scorelens.posterior.costs import Rates, measured_rates
 from scorelens.posterior.softmax import State, merge_processes
-from scorelens.posterior.sources import Translations, share_of
+from scorelens.posterior.sources import Translations, shard_of
 from tests import sharing
 
 ROOT = Path(__file__).parents[1]
@@ -201,7 +201,7 @@ def at_work(folder, *job):
 
 def test_machines_with_other_images_are_refused(monkeypatch, fresh_cache):
     class Machines(World):
-        def by_machine(self, make):
+        def once_per_node(self, make):
             return {0: make(), 1: make()}
 
     sets = [scorelens.ImageSet(np.full((9, 1, 4, 4), k, np.uint8), "mine") for k in range(2)]
@@ -215,7 +215,7 @@ def test_machines_with_other_images_are_refused(monkeypatch, fresh_cache):
 def test_mapped_images_are_not_written_again(monkeypatch, fresh_cache, tmp_path):
     """The part of a file that a folder's test images are is found in it."""
     class Machine(World):
-        def by_machine(self, make):
+        def once_per_node(self, make):
             return {0: make()}
 
     np.save(tmp_path / "all.npy", np.arange(20 * 16, dtype=np.uint8).reshape(20, 1, 4, 4))
@@ -238,7 +238,7 @@ def test_a_process_alone_forms_no_group(tmp_path, monkeypatch):
 def test_shares_are_neighbours_and_nearly_equal():
     for count in (3, 4, 10, 101):
         for size in (1, 2, 3):
-            shares = [World(rank, size).share(count) for rank in range(size)]
+            shares = [World(rank, size).shard(count) for rank in range(size)]
             assert [k for share in shares for k in share] == list(range(count))
             assert max(map(len, shares)) - min(map(len, shares)) <= 1
 
@@ -250,10 +250,10 @@ class Pair(World):
         super().__init__(0, 2)
         self.__dict__["others"] = list(others)
 
-    def least(self, part):
+    def min(self, part):
         return torch.minimum(part, self.others.pop(0))
 
-    def total(self, part):
+    def sum(self, part):
         return part + self.others.pop(0)
 
 
@@ -275,20 +275,20 @@ class Led(World):
         super().__init__(1, 2)
         self.__dict__["number"] = number
 
-    def agreed(self, mine):
+    def broadcast(self, mine):
         return torch.full_like(mine, self.number)
 
-    def least(self, part):
+    def sum(self, part):
         return part
 
-    total = least
+    min = sum
 
 
 def test_all_denoise_what_the_first_process_has(monkeypatch):
     """Noisy images that differ by a rounding, as a GPU may have them, must not be mixed in one softmax."""
     images = scorelens.load_images("digits", limit=20)
     stats = scorelens.fit_gaussian(images)
-    monkeypatch.setattr(distributed, "team", lambda count: Led(0.25))
+    monkeypatch.setattr(distributed, "group", lambda count: Led(0.25))
     for options in ({}, {"softmax": "batch-mean", "softmax_batch": 5}):
         model = scorelens.build_denoiser("locality", images.part(range(10, 20)), threshold=0.1, stats=stats, **options)
         z = torch.zeros(1, 1, 8, 8)
@@ -304,9 +304,9 @@ def test_all_choose_their_plans_by_the_rates_of_the_first(monkeypatch):
 def test_translations_are_divided_by_images(monkeypatch):
     """All translations of some images, not some translations of all."""
     images = scorelens.load_images("digits", limit=9)
-    monkeypatch.setattr(distributed, "team", lambda count: Led(0.0))
-    share = share_of(Translations(images))
-    assert len(share.source.images) == 5 and share.rows == range(5 * 64) and share.team.size == 2
+    monkeypatch.setattr(distributed, "group", lambda count: Led(0.0))
+    share = shard_of(Translations(images))
+    assert len(share.source.images) == 5 and share.rows == range(5 * 64) and share.group.size == 2
     assert np.shares_memory(share.source.images.pixels, images.pixels)
 
 
@@ -340,8 +340,8 @@ def test_signs_of_life_are_heard(monkeypatch):
 
 
 def test_a_failed_collective_is_a_lost_worker():
-    says = re.escape("a worker was lost: rank 1 of 3 waited for it in vain (Connection closed)")
-    with pytest.raises(WorkerLost, match=says), World(1, 3)._together():
+    says = re.escape("a worker was lost: rank 1 of 3 waited for it (Connection closed)")
+    with pytest.raises(WorkerLost, match=says), World(1, 3)._collective():
         raise RuntimeError("[/gloo/pair.cc:553] Connection closed. GLHF!\nand a long trace")
 
 
@@ -350,11 +350,11 @@ def test_each_process_has_a_gpu_of_its_own(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _: None)
     for rank, seat in ((1, 1), (5, 1)):
-        monkeypatch.setattr(distributed, "_joined", World(rank, 6, seat=seat))
+        monkeypatch.setattr(distributed, "_joined", World(rank, 6, local_rank=seat))
         assert distributed.own_gpu() == torch.device("cuda", seat) and choose_device("cpu") == torch.device("cpu")
-    monkeypatch.setattr(distributed, "_joined", World(2, 3, seat=2))
+    monkeypatch.setattr(distributed, "_joined", World(2, 3, local_rank=2))
     for name in ("auto", "cuda"):
-        with pytest.raises(scorelens.ScorelensError, match="more processes on this machine than its 2 GPUs"):
+        with pytest.raises(scorelens.ScorelensError, match=r"more processes than GPUs \(2\) on this node"):
             choose_device(name)
     with pytest.raises(scorelens.ScorelensError, match="not on 'mps'"):
         choose_device("mps")

@@ -1,8 +1,8 @@
-"""Several processes that torchrun started, on one machine or many: who takes which share, and how shares are merged.
+"""The process group: rank, world size, shards of the data, and collectives over them.
 
-The only module that knows torch.distributed. Every process runs the same program on the same noise; what is divided is
-the data, and whoever adds something up over its share asks its `World` for the sum over all. A process alone is a world
-of one, in which every share is the whole and nothing is sent anywhere.
+The only module that uses torch.distributed. Every process that torchrun starts runs the same program on the same noise;
+the data are sharded, and sums over a shard become sums over all with one call. A single process is a world of size 1:
+its shard is everything, and collectives return their argument.
 """
 
 from __future__ import annotations
@@ -26,104 +26,105 @@ from torch import distributed as dist
 from scorelens.types import ScorelensError
 
 T = TypeVar("T")
-START = timedelta(minutes=5)  # for all to meet
-PATIENCE = timedelta(days=1)  # with one who is busy; who is dead is found out by the heartbeat
-BEAT, SILENCE, GRACE = 2.0, 20.0, 5.0  # seconds: between signs of life, until one is missed, to end in good order
+START = timedelta(minutes=5)  # to wait for all processes to start
+PATIENCE = timedelta(days=1)  # to wait for a busy process; the heartbeat detects dead ones
+BEAT, SILENCE, GRACE = 2.0, 20.0, 5.0  # seconds: between heartbeats, until a process counts as lost, to shut down
 
-ENDS = "The job ends without results; bench goes on where it was with the same command"
+ENDS = "The job ends without results; the same bench command resumes it"
 
 
 class WorkerLost(BaseException):
-    """Another process of the job is gone, and no result can be right any more. Like an interrupt, it ends this one."""
+    """Another process of the job died, so no result can be right. Ends this process, like an interrupt."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes that share a piece of work, and which of them this one is."""
+    """A group of processes, and the rank of this one in it."""
 
     rank: int = 0
     size: int = 1
-    machine: int = 0
-    seat: int = 0  # among the processes of its machine
+    node: int = 0
+    local_rank: int = 0  # on its node
 
     @property
-    def first(self) -> bool:
-        """The one that prints and writes."""
+    def is_main(self) -> bool:
+        """Whether this process prints and writes files."""
         return self.rank == 0
 
-    def share(self, count: int) -> range:
-        """Which of so many things are this process's: neighbours, and one more or less than the others have."""
+    def shard(self, count: int) -> range:
+        """The contiguous part of `count` items that belongs to this process; shards differ by at most one item."""
         return range(count * self.rank // self.size, count * (self.rank + 1) // self.size)
 
-    def total(self, part: Tensor) -> Tensor:
-        """The sum over all processes; may overwrite its argument."""
+    def sum(self, part: Tensor) -> Tensor:
+        """All-reduce: the sum over all processes. May overwrite its argument."""
         return self._reduced(part, dist.ReduceOp.SUM)
 
-    def least(self, part: Tensor) -> Tensor:
-        """The elementwise minimum over all processes."""
+    def min(self, part: Tensor) -> Tensor:
+        """All-reduce: the elementwise minimum over all processes."""
         return self._reduced(part.clone(), dist.ReduceOp.MIN)
 
-    def _reduced(self, part: Tensor, how: Any) -> Tensor:
+    def _reduced(self, part: Tensor, operation: Any) -> Tensor:
         if self.size > 1:
             part = part.contiguous()
-            with self._together():
-                dist.all_reduce(part, how)
+            with self._collective():
+                dist.all_reduce(part, operation)
         return part
 
-    def agreed(self, mine: Tensor) -> Tensor:
-        """The first process's: for what all have computed, but must not differ on by so much as a rounding."""
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Rank 0's tensor: for what every process computed, but must be bitwise equal."""
         if self.size > 1:
-            mine = mine.detach().clone(memory_format=torch.contiguous_format)
-            with self._together():
-                dist.broadcast(mine, 0)
-        return mine
+            tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+            with self._collective():
+                dist.broadcast(tensor, 0)
+        return tensor
 
-    def of_first(self, make: Callable[[], Mapping[str, Tensor] | None]) -> Mapping[str, Tensor] | None:
-        """Tensors, or none, that the first process makes and all receive."""
+    def broadcast_tensors(self, make: Callable[[], Mapping[str, Tensor] | None]) -> Mapping[str, Tensor] | None:
+        """Tensors, or None, that rank 0 makes and all receive."""
         if self.size == 1:
             return make()
-        made = make() if self.first else None
-        kinds = self.told(lambda: None if made is None else {name: (t.shape, t.dtype) for name, t in made.items()})
+        made = make() if self.is_main else None
+        kinds = self.broadcast_object(
+            lambda: None if made is None else {name: (t.shape, t.dtype) for name, t in made.items()})
         if kinds is None:
             return None
         made = made or {name: torch.empty(shape, dtype=dtype) for name, (shape, dtype) in kinds.items()}
-        return {name: self.agreed(tensor) for name, tensor in made.items()}
+        return {name: self.broadcast(tensor) for name, tensor in made.items()}
 
-    def told(self, make: Callable[[], T]) -> T:
-        """Anything small that the first process makes and all receive."""
+    def broadcast_object(self, make: Callable[[], T]) -> T:
+        """Any small object that rank 0 makes and all receive."""
         if self.size == 1:
             return make()
-        words: list[Any] = [make() if self.first else None]
-        with self._together():
+        words: list[Any] = [make() if self.is_main else None]
+        with self._collective():
             dist.broadcast_object_list(words, 0)
         return words[0]
 
-    def by_machine(self, make: Callable[[], T]) -> dict[int, T]:
-        """What one process on each machine makes, by machine; a mistake of the user's there is one everywhere."""
+    def once_per_node(self, make: Callable[[], T]) -> dict[int, T]:
+        """What one process on each node makes, by node; a ScorelensError on one node is raised on all."""
         made: T | ScorelensError | None = None
-        if self.seat == 0:
+        if self.local_rank == 0:
             try:
                 made = make()
             except ScorelensError as error:
                 if self.size == 1:
                     raise
                 made = error
-        told: list[Any] = [(self.machine, made)] * self.size
+        gathered: list[Any] = [(self.node, made)] * self.size
         if self.size > 1:
-            with self._together():
-                dist.all_gather_object(told, (self.machine if self.seat == 0 else None, made))
-        for _, each in told:
+            with self._collective():
+                dist.all_gather_object(gathered, (self.node if self.local_rank == 0 else None, made))
+        for _, each in gathered:
             if isinstance(each, ScorelensError):
                 raise each
-        return {machine: each for machine, each in told if machine is not None}
+        return {node: each for node, each in gathered if node is not None}
 
     @contextmanager
-    def _together(self) -> Iterator[None]:
+    def _collective(self) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
             why = re.sub(r"^\[\S+] ", "", str(error)).splitlines()[0].split(". ")[0]  # without gloo's line of code
-            raise WorkerLost(f"a worker was lost: {self} waited for it in vain ({why}). {ENDS}") from error
+            raise WorkerLost(f"a worker was lost: {self} waited for it ({why}). {ENDS}") from error
 
     def __str__(self) -> str:
         return f"rank {self.rank} of {self.size}"
@@ -131,94 +132,95 @@ class World:
 
 ALONE = World()
 _joined = ALONE
-_store: dist.Store | None = None  # of the latest block
+_store: dist.Store | None = None  # of the current `joined` block
 _blocks = 0
-_meeting: dist.Store | None = None  # of all blocks
+_rendezvous: dist.Store | None = None  # shared by all blocks
 
 
 def world() -> World:
-    """All processes of the job; this one alone unless it is within `joined`."""
+    """All processes of the job within `joined`; elsewhere this process alone."""
     return _joined
 
 
-def team(count: int) -> World:
-    """Those who share so many things: all, or, where there is not one for each, every process on its own with all."""
+def group(count: int) -> World:
+    """The processes that share `count` items: all of them, or, if there are fewer items than processes, this one alone
+    (every process then works on all items)."""
     return _joined if count >= _joined.size else ALONE
 
 
 def launched() -> World:
-    """What torchrun says in the environment."""
+    """The world that torchrun describes in the environment."""
     keys = ("RANK", "WORLD_SIZE", "GROUP_RANK", "LOCAL_RANK")
     return World(*(int(os.environ[key]) for key in keys)) if all(key in os.environ for key in keys) else ALONE
 
 
 @contextmanager
 def joined() -> Iterator[World]:
-    """Within this block the processes that torchrun started work together; without torchrun nothing happens."""
-    global _joined, _store, _meeting, _blocks
+    """Within this block the processes that torchrun started form one world; without torchrun nothing happens."""
+    global _joined, _store, _rendezvous, _blocks
     if launched().size == 1 or _joined.size > 1:
         yield _joined
         return
     if dist.is_initialized():
-        raise ScorelensError("this process is in a group of torch.distributed already; leave it before joined()")
+        raise ScorelensError("this process already belongs to a torch.distributed group; destroy it before joined()")
     here = launched()
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    with here._together():
-        _meeting = _meeting or next(dist.rendezvous("env://", here.rank, here.size, timeout=START))[0]
+    with here._collective():
+        _rendezvous = _rendezvous or next(dist.rendezvous("env://", here.rank, here.size, timeout=START))[0]
         _blocks += 1
-        _store = dist.PrefixStore(f"scorelens {_blocks}", _meeting)
+        _store = dist.PrefixStore(f"scorelens {_blocks}", _rendezvous)
         dist.init_process_group(backend, store=_store, rank=here.rank, world_size=here.size, timeout=PATIENCE)
     with _heartbeat(here, _store):
         _joined = here
         try:
             yield here
-            here.total(torch.zeros(1))  # the first may still be writing
+            here.sum(torch.zeros(1))  # rank 0 may still be writing
             dist.destroy_process_group()
         finally:
             _joined = ALONE
 
 
 def choose_device(name: str = "auto") -> torch.device:
-    """The device called `name`; `auto` is cuda, else mps, else the CPU. Of several processes each has its own GPU."""
+    """The device called `name`; auto is cuda, else mps, else cpu. Under torchrun each process has its own GPU."""
     alone = world().size == 1
     if name == "auto":
         mps = alone and torch.backends.mps.is_available()
         name = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
     if not alone and name not in ("cuda", "cpu"):
-        raise ScorelensError(f"several processes work together on cuda or cpu, not on {name!r}")
+        raise ScorelensError(f"several processes run on cuda or cpu, not on {name!r}")
     try:
         device = torch.device(name) if alone or name == "cpu" else own_gpu()
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise ScorelensError(f"device {name!r} is not to be had here; use auto, cuda, mps or cpu") from error
+        raise ScorelensError(f"device {name!r} is not available here; use auto, cuda, mps or cpu") from error
     return device
 
 
 def own_gpu() -> torch.device:
-    """The GPU of this process: one for each of a machine's."""
+    """The GPU of this process: one for each local rank."""
     here, count = world(), torch.cuda.device_count()
-    if here.seat >= count:
-        raise ScorelensError(f"there are more processes on this machine than its {count} GPUs; start fewer of them "
+    if here.local_rank >= count:
+        raise ScorelensError(f"more processes than GPUs ({count}) on this node; start fewer "
                              "(--nproc-per-node), or give --device cpu")
-    torch.cuda.set_device(here.seat)
-    return torch.device("cuda", here.seat)
+    torch.cuda.set_device(here.local_rank)
+    return torch.device("cuda", here.local_rank)
 
 
-def tell(message: str) -> None:
-    """A line on stderr, of the process that is first to have something to tell; the others have the same, or less."""
+def report(message: str) -> None:
+    """Print one line on stderr, from the first process that reports; the others would say the same, or less."""
     if _store is not None:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # torchrun's, because another has told and ended
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # sent by torchrun once another process has ended
         with suppress(RuntimeError):  # the store is gone with its process
-            if _store.add("told", 1) > 1:
+            if _store.add("reported", 1) > 1:
                 return
     print(message, file=sys.stderr, flush=True)
 
 
 @contextmanager
 def _heartbeat(here: World, store: dist.Store) -> Iterator[None]:
-    """Signs of life within this block, and WorkerLost where those of others are missed, or torchrun ends the job."""
+    """Send heartbeats within this block; raise WorkerLost when those of others stop, or torchrun ends the job."""
     def ended(*_: object) -> None:
-        raise WorkerLost(f"a worker was lost, or the job was cancelled: {here} was told to end. {ENDS}")
+        raise WorkerLost(f"a worker was lost, or the job was cancelled: {here} received SIGTERM. {ENDS}")
 
     done, in_main = threading.Event(), threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, ended) if in_main else None
@@ -232,8 +234,8 @@ def _heartbeat(here: World, store: dist.Store) -> Iterator[None]:
 
 
 def _watch(here: World, store: dist.Store, done: threading.Event) -> None:
-    """The first process listens to all, the others to the first: when one falls silent, this one ends, too."""
-    others = [k for k in range(here.size) if k != here.rank] if here.first else [0]
+    """Rank 0 watches all processes, the others watch rank 0; when one stops sending, this process ends too."""
+    others = [k for k in range(here.size) if k != here.rank] if here.is_main else [0]
     last, heard, beats = dict.fromkeys(others, b""), dict.fromkeys(others, time.monotonic()), 0
     while not done.wait(BEAT):
         beats += 1
@@ -243,12 +245,12 @@ def _watch(here: World, store: dist.Store, done: threading.Event) -> None:
                 now = store.get(f"alive {other}") if store.check([f"alive {other}"]) else b""
                 if now != last[other]:
                     last[other], heard[other] = now, time.monotonic()
-        except RuntimeError:  # the store is gone with its process; whoever is still there is not heard any more
+        except RuntimeError:  # the store died with its process
             pass
         silent = [other for other in others if time.monotonic() - heard[other] > SILENCE]
         if silent:
             os.kill(os.getpid(), signal.SIGTERM)
-            if not done.wait(GRACE):  # stuck where no signal reaches it
-                tell(f"scorelens: error: a worker was lost: {here} hears no sign of life of rank {silent[0]}. {ENDS}")
+            if not done.wait(GRACE):  # blocked in code that no signal interrupts
+                report(f"scorelens: error: a worker was lost: no heartbeat from rank {silent[0]} at {here}. {ENDS}")
                 os._exit(1)
             return

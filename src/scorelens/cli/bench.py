@@ -54,7 +54,7 @@ def bench_run(names: Sequence[str], *, scale: Literal["cpu", "paper"] = "cpu", o
     folder = Path(out or Path("runs") / f"bench-{'-'.join(names)}").expanduser()
     with resumable_folder(folder, {"names": list(names), "scale": scale, "own": own}, "bench"):
         rows = list(run_cells(cells, folder, place, retry=retry_failed))
-        page = write_report(folder) if distributed.world().first else folder
+        page = write_report(folder) if distributed.world().is_main else folder
     failed = [row for row in rows if "failed" in row]
     for row in failed:
         print(f"failed: {row['cell']}: {row['failed']}")

@@ -107,7 +107,7 @@ def carry_out(command: str, folder: str, setting: Setting, networks: Sequence[st
         print(f"note: {note}")
     with run_folder(command, folder, out, setting.device) as run:
         methods = run_methods(setting, others, specs)
-        if distributed.world().first:
+        if distributed.world().is_main:
             write_comparison(run, setting, methods, title)
     print(f"{comparison_table([m.row for m in methods])}\n\npage: {run.final / 'report.html'}")
     return run.final
@@ -146,7 +146,7 @@ def choose(setting: Setting, candidates: Sequence[Spec], reference: Sampled) -> 
                             setting.tuning_seeds) for spec in candidates]
     seeds = setting.tuning_seeds
     mine = torch.tensor([agreement(found, reference)["r2"]["mean"] for found in tried], dtype=torch.float64)
-    scores = distributed.world().agreed(mine).tolist()
+    scores = distributed.world().broadcast(mine).tolist()
     record = {"seeds": [seeds.start, seeds.stop - 1], "r2": dict(zip(map(str, candidates), scores, strict=True))}
     return candidates[max(range(len(scores)), key=scores.__getitem__)], record
 

@@ -85,9 +85,9 @@ def main(argv: list[str] | None = None) -> int:
         with distributed.joined(), _voice():
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
-        distributed.tell(f"scorelens: error: {error}")
+        distributed.report(f"scorelens: error: {error}")
     except distributed.WorkerLost as error:
-        distributed.tell(f"scorelens: error: {error}")
+        distributed.report(f"scorelens: error: {error}")
         return 1
     except CheckFailedError as error:
         print(f"scorelens: {error}", file=sys.stderr)
@@ -96,10 +96,10 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
         return 0
     except OSError as error:
-        distributed.tell(f"scorelens: error: {error.filename or ''}: {error.strerror or error}")
+        distributed.report(f"scorelens: error: {error.filename or ''}: {error.strerror or error}")
     except KeyboardInterrupt:
-        distributed.tell("scorelens: interrupted; nothing half-written is left (train, calibrate and bench go on with "
-                         "the same command)")
+        distributed.report("scorelens: interrupted; nothing half-written is left, and the same train, calibrate or "
+                           "bench command resumes")
         return 130
     return 2
 
@@ -107,7 +107,7 @@ def main(argv: list[str] | None = None) -> int:
 @contextmanager
 def _voice() -> Iterator[None]:
     """Of several processes only the first is heard."""
-    if distributed.world().first:
+    if distributed.world().is_main:
         with progress.shown():
             yield
     else:

@@ -20,7 +20,7 @@ def plans(model: Denoiser, noise: Tensor, sigmas: Sequence[float]) -> list[dict[
     images: ImageSet = model.images  # type: ignore[attr-defined]
     chosen = [(sigma, choose(noise, sigma)) for sigma in sigmas]
     return [{"sigma": sigma, "plan": choice.plan.name, "operations_per_pair": choice.cost.operations,
-             "expected_seconds": choice.cost.seconds(len(noise), len(images.own()))} for sigma, choice in chosen]
+             "expected_seconds": choice.cost.seconds(len(noise), len(images.shard()))} for sigma, choice in chosen]
 
 
 def tell_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:

@@ -31,7 +31,7 @@ class Run:
 @contextmanager
 def run_folder(command: str, label: str, out: Path | None, device: torch.device | str = "cpu") -> Iterator[Run]:
     """A run whose results appear, complete, in `out` (else the next free `runs/<command>-<label>`), or not at all."""
-    if not distributed.world().first:
+    if not distributed.world().is_main:
         yield Run(Path(os.devnull), Path(os.devnull))  # the first writes, for all
         return
     final = Path(out) if out is not None else _next_free(Path("runs"), f"{command}-{label}")
@@ -52,7 +52,7 @@ def resumable_folder(folder: Path, config: Mapping[str, Any], what: str) -> Iter
     """
     from filelock import FileLock, Timeout
 
-    if not distributed.world().first:
+    if not distributed.world().is_main:
         yield
         return
     try:

@@ -62,7 +62,7 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
         found = sampled(model, noise, sigmas, method=sampler)
         run.record["step_seconds"] = found.seconds
         run.record.update(plans=plans(model, noise, sigmas), phase_seconds=dict(phases))
-        if distributed.world().first:
+        if distributed.world().is_main:
             write_samples(run, found.steps, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
     print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
           f"{run.final / 'trajectory.png'}")

@@ -88,10 +88,10 @@ class ImageSet:
         return self._computed["centre"]
 
     def _rounded_mean(self) -> np.ndarray:
-        own, team = self.own(), distributed.team(len(self))
+        own, group = self.shard(), distributed.group(len(self))
         total = sum((own.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(own), 4096)),
                     np.zeros(self.shape))
-        total = team.total(torch.from_numpy(total)).numpy()
+        total = group.sum(torch.from_numpy(total)).numpy()
         mean = total / len(self) if self.pixels.dtype == np.uint8 else 127.5 * (1 + total / len(self))
         return np.rint(mean).clip(0, 255).astype(np.uint8)
 
@@ -111,9 +111,9 @@ class ImageSet:
         cut = slice(rows.start, rows.stop)
         return replace(self, pixels=self.pixels[cut], labels=None if self.labels is None else self.labels[cut])
 
-    def own(self) -> ImageSet:
-        """This process's share, of several that work on the same images; all, if it is alone."""
-        return self.part(distributed.team(len(self)).share(len(self)))
+    def shard(self) -> ImageSet:
+        """The images of this process under torchrun; all of them in a single process."""
+        return self.part(distributed.group(len(self)).shard(len(self)))
 
     def describe(self) -> dict[str, Any]:
         """What a run's record says about its data."""

@@ -38,10 +38,10 @@ def shared(load: Callable[[], ImageSet]) -> ImageSet:
     world = distributed.world()
     if world.size == 1:
         return load()
-    found = world.by_machine(lambda: _mapped(load()))
+    found = world.once_per_node(lambda: _mapped(load()))
     if len({each.fingerprint for each in found.values()}) > 1:
         raise ScorelensError(f"{found[0].others['name']}: the machines hold different images under this name")
-    return found[world.machine].open()
+    return found[world.node].open()
 
 
 def _mapped(images: ImageSet) -> Mapped:

@@ -36,7 +36,7 @@ class Golden:
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        chosen = distributed.world().agreed(torch.from_numpy(self.chosen(z.detach(), sigma))).numpy()
+        chosen = distributed.world().broadcast(torch.from_numpy(self.chosen(z.detach(), sigma))).numpy()
         return torch.cat([replace(self.locality, source=self.images.subset(rows))(z[k:k + 1], sigma)
                           for k, rows in enumerate(chosen)])
 

@@ -46,7 +46,7 @@ class Optimal:
         if self.neighbours is None:
             return self._mean(self.images, z, sigma)
         near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices
-        chosen = distributed.world().agreed(near).cpu().numpy()
+        chosen = distributed.world().broadcast(near).cpu().numpy()
         return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
 
     def choice(self, z: Tensor, sigma: float) -> Choice:

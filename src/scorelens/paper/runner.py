@@ -43,11 +43,11 @@ def run_cells(cells: Sequence[Cell], folder: Path, place: Place, *, retry: bool 
     Args:
         retry: forget the failures of earlier runs, and try those cells again.
     """
-    done = distributed.world().told(lambda: _taken_up(folder, retry))
+    done = distributed.world().broadcast_object(lambda: _taken_up(folder, retry))
     for cell in progress.weighted(cells, "benchmark", [0 if c.key in done else expected_work(c) for c in cells]):
         if cell.key not in done:
             done[cell.key] = carry_out(cell, folder, place)
-            if distributed.world().first:
+            if distributed.world().is_main:
                 _append(folder / ROWS, done[cell.key])
         yield done[cell.key]
 
@@ -76,7 +76,7 @@ def carry_out(cell: Cell, folder: Path, place: Place) -> dict[str, Any]:
     row = {"cell": cell.key, **asdict(cell), "source": cell.data, "started": started, **found.row,
            "seconds": time.perf_counter() - clock, "peak_memory_bytes": peak_memory(),
            "environment": environment(place.device)}
-    if found.pictures and distributed.world().first:
+    if found.pictures and distributed.world().is_main:
         row["pictures"] = f"{PICTURES}/{picture_name(cell)}"
         with atomic_file(folder / row["pictures"]) as partial, partial.open("wb") as file:
             np.savez_compressed(file, allow_pickle=False, **found.pictures)

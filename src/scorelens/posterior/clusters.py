@@ -61,4 +61,4 @@ def _nearest(x: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> 
 
 def _agreed(array: np.ndarray) -> np.ndarray:
     """The same for all processes."""
-    return distributed.world().agreed(torch.from_numpy(array)).numpy()
+    return distributed.world().broadcast(torch.from_numpy(array)).numpy()

@@ -112,7 +112,8 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
                   value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
                   read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
                   call=_seconds(tiny_work, device))
-    same = distributed.world().agreed(torch.tensor(astuple(rates), dtype=torch.float64))  # so that all choose one plan
+    values = torch.tensor(astuple(rates), dtype=torch.float64)
+    same = distributed.world().broadcast(values)  # all processes must choose the same plan
     return Rates(*same.tolist())
 
 

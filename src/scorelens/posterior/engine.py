@@ -1,4 +1,4 @@
-"""The posterior engine: streams the source through a plan and the softmax, forwards and backwards.
+"""The posterior engine: streams the source through a plan and the softmax, forward and backward.
 
 Nothing of size N is ever held: the backward pass reads the data again and recomputes the weights chunk by chunk.
 """
@@ -24,7 +24,7 @@ from scorelens.posterior.plans.base import Fused, Plan
 from scorelens.posterior.queries import Queries
 from scorelens.posterior.responses import Chunk, OwnOutput, Responses
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
-from scorelens.posterior.sources import Share, Source, share_of
+from scorelens.posterior.sources import Shard, Source, shard_of
 from scorelens.timings import phase
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
@@ -47,7 +47,7 @@ class Posterior:
 
 @dataclass(frozen=True)
 class Run:
-    """One evaluation: what is averaged, how, and in which pieces."""
+    """One evaluation: what is averaged, by which plan, and in which pieces."""
 
     posterior: Posterior
     plan: Plan
@@ -57,7 +57,7 @@ class Run:
 
     @property
     def margin(self) -> float:
-        """How much farther than the best an image must be to have no weight at all."""
+        """How much farther than the nearest image an image must be to have no weight in float32."""
         return (math.log(len(self.posterior.source)) + NEGLIGIBLE) / self.scale
 
     @cached_property
@@ -67,31 +67,31 @@ class Run:
         return [range(start, min(start + self.group, count)) for start in range(0, count, self.group)]
 
     @cached_property
-    def share(self) -> Share:
-        """What this process averages. A single softmax is shared image by image; of several everyone takes some."""
+    def shard(self) -> Shard:
+        """What this process averages. A single softmax is sharded by image; several are distributed whole."""
         source = self.posterior.source
-        return share_of(source) if len(self.batches) == 1 else Share(source, range(len(source)), distributed.ALONE)
+        return shard_of(source) if len(self.batches) == 1 else Shard(source, range(len(source)), distributed.ALONE)
 
     @cached_property
-    def takers(self) -> World:
-        """Who shares several softmaxes."""
-        return distributed.team(len(self.batches)) if len(self.batches) > 1 else distributed.ALONE
+    def batch_group(self) -> World:
+        """The processes that share several softmaxes."""
+        return distributed.group(len(self.batches)) if len(self.batches) > 1 else distributed.ALONE
 
     def groups(self) -> list[range]:
-        """The images of this process, in each softmax that it takes part in."""
+        """The images of this process, for each softmax that it takes part in."""
         if len(self.batches) == 1:
-            return [self.share.rows]
-        mine = self.takers.share(len(self.batches))
+            return [self.shard.rows]
+        mine = self.batch_group.shard(len(self.batches))
         return self.batches[mine.start:mine.stop]
 
     def parts(self, z: Flat) -> list[slice]:
-        """Noisy images that are worked on together; the others wait while the chunk is in the cache."""
+        """Noisy images that are processed together, while the chunk is in the cache."""
         size = self.plan.together or len(z)
         return [slice(start, start + size) for start in range(0, len(z), size)]
 
     def chunks(self, z: Flat, images: range) -> Iterator[Chunk]:
-        """The images of one group as columns, in the memory layout that the plan likes, minus `zero`."""
-        source, d = self.share.source, self.posterior.source.dim
+        """The images of one group as columns, in the memory layout of the plan, minus `zero`."""
+        source, d = self.shard.source, self.posterior.source.dim
         rows = self.plan.chunk_rows(self.plan.together or len(z), d, z.element_size(), self.memory)
         size = max(1, min(rows, len(images)))
         memory, zero = z.new_empty(size * d), self.zero(z)
@@ -105,7 +105,7 @@ class Run:
             progress.fraction((start + raw.shape[1]) / self.groups()[-1].stop)
 
     def zero(self, z: Flat) -> float | Tensor:
-        """The pixel values that become 0: those of the mean image for a plan that wants it, else the middle grey."""
+        """The pixel values that become 0: those of the mean image for a centred plan, else middle grey."""
         if not self.plan.centred:
             return 127.5
         return torch.from_numpy(self.posterior.source.centre().reshape(-1, 1)).to(z)
@@ -116,14 +116,14 @@ class Run:
         return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0.0
 
     def states(self, z: Flat, images: range) -> list[State]:
-        """The state of one group of images, for each part of the noisy ones; of all processes that share it."""
+        """The softmax state of one group of images for each part of the noisy ones, merged over all processes."""
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             prepared = self.plan.prepare(x) if isinstance(self.plan, Fused) else None
             for k, part in enumerate(parts):
                 states[k] = self._with_chunk(states[k], z[part], x, prepared)
-        return merge_processes([state for state in states if state is not None], self.scale, self.share.team)
+        return merge_processes([state for state in states if state is not None], self.scale, self.shard.group)
 
     def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses
@@ -138,7 +138,7 @@ class Run:
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
     def mean(self, z: Flat, images: range, states: list[State]) -> Float[Tensor, "b out"]:
-        """What the queries write; where they overlap, their normalized weights are needed first: a second pass."""
+        """The output. Overlapping responses need normalized weights first, hence a second pass."""
         responses = self.posterior.responses
         if not responses.overlapping:
             return torch.cat([responses.collect(state.mean) for state in states])
@@ -147,7 +147,7 @@ class Run:
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
                 means[k] += responses.collect(responses.respond(self._weights(z[part], x, states[k]), x))
-        return self.share.team.total(torch.cat(means))  # type: ignore[arg-type]
+        return self.shard.group.sum(torch.cat(means))  # type: ignore[arg-type]
 
     def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
         distances = self.plan.distances(z, x, state.best, self.margin)
@@ -163,15 +163,15 @@ class Run:
                 spread = responses.project(g[part], x).sub_(mean[:, :, None])
                 cotangent = weights.mul_(spread).mul_(-self.scale)  # [b, q, n]
                 gradient[part] += self.plan.pull_back(cotangent, z[part], x)
-        return self.share.team.total(gradient)
+        return self.shard.group.sum(gradient)
 
-    def agreed(self, tensor: Tensor) -> Tensor:
-        """The same number for number for all who share the work."""
-        return self.takers.agreed(self.share.team.agreed(tensor))
+    def broadcast(self, tensor: Tensor) -> Tensor:
+        """Bitwise the same tensor for all processes that share the work."""
+        return self.batch_group.broadcast(self.shard.group.broadcast(tensor))
 
     def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
                          states: list[State]) -> list[Tensor]:
-        """sum_i w_i (g . x_i) for each query, [b, q] of each part: from what it wrote, or by a pass of its own."""
+        """sum_i w_i (g . x_i) for each query, [b, q] of each part: from the output, or by another pass."""
         responses, parts = self.posterior.responses, self.parts(z)
         if not responses.overlapping:
             pairs = zip(parts, states, strict=True)
@@ -180,26 +180,26 @@ class Run:
         for x in self.chunks(z, images):
             for part, state, mean in zip(parts, states, means, strict=True):
                 mean += self._weights(z[part], x, state).mul_(responses.project(g[part], x)).sum(dim=2)
-        return [self.share.team.total(mean) for mean in means]
+        return [self.shard.group.sum(mean) for mean in means]
 
 
 class _PosteriorMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, run: Run) -> Tensor:
-        z = run.agreed(z)
+        z = run.broadcast(z)
         ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
         means = [run.mean(z, images, states) for images, states in zip(run.groups(), ctx.states, strict=True)]
-        return run.takers.total(torch.stack(means).sum(dim=0)) / len(run.batches)
+        return run.batch_group.sum(torch.stack(means).sum(dim=0)) / len(run.batches)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         run, (z,) = ctx.run, ctx.saved_tensors
-        g = run.agreed(g.contiguous()) / len(run.batches)
+        g = run.broadcast(g.contiguous()) / len(run.batches)
         parts = zip(run.groups(), ctx.states, strict=True)
         pulled = sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z))
-        return run.takers.total(pulled), None
+        return run.batch_group.sum(pulled), None
 
 
 def logit_scale(sigma: float, temperature: float) -> float:

@@ -78,14 +78,14 @@ def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, ma
     return so_far
 
 
-def merge_processes(states: list[State], scale: float, team: World) -> list[State]:
+def merge_processes(states: list[State], scale: float, group: World) -> list[State]:
     """The states of the union of what all processes have, for each part of the noisy images."""
-    if team.size == 1:
+    if group.size == 1:
         return states
     best, total, weighted = (torch.cat([getattr(state, name) for state in states])
                              for name in ("best", "total", "weighted"))
-    least = team.least(best)
+    least = group.min(best)
     c = (least - best).mul_(scale).exp_()
-    total, weighted = team.total(c * total), team.total(c[:, :, None].to(weighted.dtype) * weighted)
+    total, weighted = group.sum(c * total), group.sum(c[:, :, None].to(weighted.dtype) * weighted)
     sizes = [len(state.best) for state in states]
     return [State(*each) for each in zip(*(whole.split(sizes) for whole in (least, total, weighted)), strict=True)]

@@ -228,19 +228,19 @@ class Scaled:
 
 
 @dataclass(frozen=True)
-class Share:
-    """Rows of a source, which is read there and nowhere else."""
+class Shard:
+    """The rows of a source that this process reads, and the processes that read the others."""
 
     source: Source
     rows: range
-    team: World
+    group: World
 
 
-def share_of(source: Source) -> Share:
-    """Neighbouring images for each process, so that of a memory-mapped file it holds only its part in memory."""
-    if isinstance(source, Translations):  # whose neighbours are all images, translated alike
+def shard_of(source: Source) -> Shard:
+    """Contiguous images for each process, so that it maps only its part of a file into memory."""
+    if isinstance(source, Translations):  # ordered by translation: shard the images instead
         count = len(source.images)
-        own = replace(source, images=source.images.part(distributed.team(count).share(count)))
-        return Share(own, range(len(own)), distributed.team(count))
-    team = distributed.team(len(source))
-    return Share(source, team.share(len(source)), team)
+        own = replace(source, images=source.images.part(distributed.group(count).shard(count)))
+        return Shard(own, range(len(own)), distributed.group(count))
+    group = distributed.group(len(source))
+    return Shard(source, group.shard(len(source)), group)

@@ -60,7 +60,7 @@ def held_out_bandwidth(images: ImageSet, stats: GaussianStats, sigma: float,
     def fit() -> dict[str, Tensor]:
         problems, none = _problems(images, stats, masks), torch.zeros(len(GRID), dtype=torch.float64)
         errors = sum((_errors(*problem, sigma, stats.count) for problem in problems), none)
-        errors = distributed.world().agreed(errors)
+        errors = distributed.world().broadcast(errors)
         return {"h": torch.tensor(GRID, dtype=torch.float64)[errors.argmin()]}
 
     seen = None if masks is None else hashlib.sha256(masks.numpy().tobytes()).hexdigest()

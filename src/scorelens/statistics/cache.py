@@ -21,11 +21,11 @@ def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]
     """The tensors that `fit` returns, read back if they were stored under this key (a content hash and parameters)."""
     name = hashlib.sha256(repr((FORMAT, kind, list(key))).encode()).hexdigest()[:32]
     path = cache_folder(kind) / f"{name}.safetensors"
-    stored = distributed.world().of_first(lambda: _stored(path))
+    stored = distributed.world().broadcast_tensors(lambda: _stored(path))
     if stored is not None:
         return dict(stored)
     tensors = fit()
-    if distributed.world().first:
+    if distributed.world().is_main:
         with atomic_file(path) as temporary:
             save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
     return tensors

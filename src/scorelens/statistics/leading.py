@@ -26,7 +26,7 @@ def leading_components(images: ImageSet, components: int) -> tuple[
     width = min(components + SPARE, images.dim, n - 1)
     basis = torch.randn(images.dim, width, generator=torch.Generator().manual_seed(0))
     for _ in progress.track(range(ITERATIONS), "leading components", unit="pass"):
-        basis = distributed.world().agreed(torch.linalg.qr(_covariance_times(images, mean, basis)).Q)
+        basis = distributed.world().broadcast(torch.linalg.qr(_covariance_times(images, mean, basis)).Q)
     small = basis.double().T @ _covariance_times(images, mean, basis).double()  # [width, width]
     values, vectors = torch.linalg.eigh((small + small.T) / 2)
     values, vectors = values.flip(0)[:components].clamp(min=0), vectors.flip(1)[:, :components]
@@ -35,18 +35,18 @@ def leading_components(images: ImageSet, components: int) -> tuple[
 
 def _mean_and_variance(images: ImageSet) -> tuple[Float[Tensor, "d"], float]:
     total, squares = torch.zeros(images.dim, dtype=torch.float64), torch.zeros(images.dim, dtype=torch.float64)
-    for x in images.own().chunks(CHUNK, reuse=True):
+    for x in images.shard().chunks(CHUNK, reuse=True):
         total += x.flatten(1).sum(dim=0, dtype=torch.float64)
         squares += x.flatten(1).double().square().sum(dim=0)
-    n, team = len(images), distributed.team(len(images))
-    total, squares = team.total(total), team.total(squares)
+    n, group = len(images), distributed.group(len(images))
+    total, squares = group.sum(total), group.sum(squares)
     return total / n, ((squares - total.square() / n) / (n - 1)).sum().item()
 
 
 def _covariance_times(images: ImageSet, mean: Float[Tensor, "d"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
     """Sigma @ basis, without Sigma."""
     product, centre = torch.zeros_like(basis), mean.float()
-    for x in images.own().chunks(CHUNK, reuse=True):
+    for x in images.shard().chunks(CHUNK, reuse=True):
         centred = x.flatten(1).sub_(centre)  # [n, D]
         product += centred.T @ (centred @ basis)
-    return distributed.team(len(images)).total(product) / (len(images) - 1)
+    return distributed.group(len(images)).sum(product) / (len(images) - 1)

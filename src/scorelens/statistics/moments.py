@@ -95,7 +95,7 @@ def _fit(images: ImageSet) -> GaussianStats:
 
 def _spectrum(covariance: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
     """Eigenvalues, ascending, and eigenvectors; of several processes one finds them, for they are not unique."""
-    found = distributed.world().of_first(
+    found = distributed.world().broadcast_tensors(
         lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(covariance), strict=True)))
     assert found is not None
     return found["values"], found["vectors"]
@@ -111,7 +111,7 @@ def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d
 
     Pixels that are floats are counted in the same units, in float64. Several processes add up what each has of its own.
     """
-    team, images = distributed.team(len(images)), images.own()
+    group, images = distributed.group(len(images)), images.shard()
     d, exact = images.dim, images.pixels.dtype == np.uint8
     dtype = torch.float32 if exact else torch.float64
     total, second = torch.zeros(d, dtype=torch.float64), torch.zeros(d, d, dtype=torch.float64)
@@ -127,4 +127,4 @@ def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d
             for columns in blocks[i:]:
                 block = second[rows, columns]
                 block += torch.mm(v[:, rows].T, v[:, columns], out=product[:block.numel()].view(block.shape))
-    return team.total(total), team.total(second.triu_().add_(second.triu(1).T))
+    return group.sum(total), group.sum(second.triu_().add_(second.triu(1).T))

@@ -22,7 +22,7 @@ def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
     """y_i = U^T (x_i - mu), float32 [N, k]: a memory-mapped file, which is read as it is needed."""
     name = hashlib.sha256(f"{images.fingerprint} {digest(stats)}".encode()).hexdigest()[:32]
     path = cache_folder("rotated") / f"{name}.npy"
-    distributed.world().by_machine(lambda: None if path.exists() else _rotate(images, stats, path))
+    distributed.world().once_per_node(lambda: None if path.exists() else _rotate(images, stats, path))
     return open_array(path).view(np.float32)
 
 
