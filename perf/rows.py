@@ -6,8 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
+from scorelens.results import Row, read_rows
+
 ROOT = Path(__file__).parents[1]
 DOCS, RESULTS = ROOT / "docs", ROOT / "perf" / "results"
+
+
+def results() -> list[Row]:
+    """The committed rows of the paper's presets."""
+    return read_rows(RESULTS / "bench.jsonl")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from perf.rows import RESULTS
+from perf.rows import RESULTS, results
 from perf.rows import rows_of as rows
 from tools.fields_page import fields_page
 from tools.methods_page import methods_page
@@ -89,19 +89,20 @@ def test_the_readmes_tables_are_written_from_rows():
 
 
 def test_the_page_of_results_is_written_from_its_rows():
-    assert (ROOT / "docs" / "results.md").read_text() == results_page(rows("bench")), "run python -m tools.pages"
+    assert (ROOT / "docs" / "results.md").read_text() == results_page(results()), "run python -m tools.pages"
 
 
 def test_three_committed_rows_come_out_again():
     """Which ones depends on the file: whoever edits a number cannot know whether it will be measured anew."""
-    digits = [row for row in rows("bench") if row["dataset"] == "digits"]
+    digits = [row for row in results() if row.settings["dataset"] == "digits"]
     dice = random.Random(hashlib.sha256((RESULTS / "bench.jsonl").read_bytes()).hexdigest())
     for row in dice.sample(digits, 3):
-        found = measure_cell(cell_of(row), Place(torch.device("cpu"))).row
-        assert set(found) <= set(row) and found["noise"] == row["noise"] and found["data"] == row["data"], row["cell"]
+        found = measure_cell(cell_of(row), Place(torch.device("cpu")))
+        assert set(found.metrics) == set(row.metrics), row.name
+        assert found.context["noise"] == row.noise and found.context["data"] == row.data, row.name
         for key in ("r2", "mse", "novelty_mse", "path", "levels", "fields", "precision", "recall"):
-            if key in found:
-                assert leaves(found[key]) == pytest.approx(leaves(row[key]), abs=1e-3), (row["cell"], key)
+            if key in found.metrics:
+                assert leaves(found.metrics[key]) == pytest.approx(leaves(row.metrics[key]), abs=1e-3), (row.name, key)
 
 
 def leaves(value):
@@ -114,20 +115,20 @@ def leaves(value):
 def test_every_cell_of_every_preset_is_in_the_results():
     """On all datasets, at the scale for two cores; none failed."""
     wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
-    found = {row["cell"] for row in rows("bench") if "failed" not in row}
+    found = {row.name for row in results() if not row.failed}
     assert found == wanted, (sorted(wanted - found), sorted(found - wanted))
 
 
 def test_the_results_tell_which_networks_show_the_mark():
-    (table,) = VIEWS["manipulation"](Results(rows("bench")), "manipulation")
+    (table,) = VIEWS["manipulation"](Results(results()), "manipulation")
     assert {line[0]: line[-1] for line in table.rows} == {
         "leaves-unet": "no", "leaves-w05-unet": "yes", "leaves-w01-unet": "yes", "leaves-w00-unet": "no"}
 
 
 def test_all_of_cifar10_is_in_the_results():
-    (row,) = (row for row in rows("bench") if row["dataset"] == "cifar10" and row["num"] >= 16 and row["limit"] is None
-              and row["method"] == "locality:threshold=0.05")
-    assert row["data"]["count"] == 50_000 and row["reference"] == "cifar10-unet" and row["seconds"] > 0
+    (row,) = (row for row in results() if row.settings["dataset"] == "cifar10" and row.settings["num"] >= 16
+              and row.settings["limit"] is None and row.label == "locality, threshold 0.05")
+    assert row.data["count"] == 50_000 and row.settings["reference"] == "cifar10-unet" and row.seconds > 0
 
 
 def test_the_demo_shows_what_the_project_is_for():

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
+
+from perf import rows
 
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
@@ -23,7 +24,7 @@ from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.results import environment
 from scorelens.statistics import fit_gaussian
 
-RESULTS = Path(__file__).parent / "results" / "fields.jsonl"
+RESULTS = rows.RESULTS / "fields.jsonl"
 NUM, STEPS = 16, 10
 DATASETS: dict[str, dict[str, Any]] = {
     "digits": {"split": "train"}, "leaves": {}, "mnist": {}, "fashion-mnist": {}, "cifar10": {},

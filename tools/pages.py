@@ -7,7 +7,7 @@ from pathlib import Path
 from textwrap import fill
 from typing import Any
 
-from perf.rows import DOCS, ROOT, rows_of
+from perf.rows import DOCS, ROOT, results, rows_of
 
 from scorelens.report.report_card import ratio_line
 from scorelens.report.tables import markdown
@@ -258,10 +258,10 @@ def demo_table(rows: list[dict[str, Any]]) -> str:
 
 def with_tables(readme: str) -> str:
     """The README with each of its tables between two marks."""
-    for name, table in (("demo", demo_table), ("bench", readme_table)):
+    for name, table in (("demo", demo_table(rows_of("demo"))), ("bench", readme_table(results()))):
         begin, end = MARKS[0].format(name), MARKS[1]
         before, _, rest = readme.partition(begin)
-        readme = f"{before}{begin}\n{table(rows_of(name))}\n{end}{rest.partition(end)[2]}"
+        readme = f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
     return readme
 
 
@@ -270,5 +270,5 @@ if __name__ == "__main__":
     (DOCS / "zoo.md").write_text(zoo_page(zoo_cards()))
     (DOCS / "methods.md").write_text(methods_page(rows_of("methods")))
     (DOCS / "sensitivity.md").write_text(fields_page())
-    (DOCS / "results.md").write_text(results_page(rows_of("bench")))
+    (DOCS / "results.md").write_text(results_page(results()))
     (ROOT / "README.md").write_text(with_tables((ROOT / "README.md").read_text()))

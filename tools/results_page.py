@@ -7,21 +7,20 @@ The pictures show samples of data that come with the package; of photographs the
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
-from typing import Any
 
-from perf.rows import DOCS, RESULTS, rows_of
+from perf.rows import DOCS, RESULTS, results
 
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.paper.results import BATCH_MEAN, Results, family
-from scorelens.paper.runner import ROWS, read_rows
+from scorelens.paper.runner import ROWS
 from scorelens.report.bench import DEFINITIONS, plain_rows
 from scorelens.report.bench_figures import FIGURES, Drawing
 from scorelens.report.bench_views import MISSING, VIEWS, label
 from scorelens.report.html import Figure, Table, Text
 from scorelens.report.tables import markdown
+from scorelens.results import Row, read_rows, write_rows
 
 FIGURE_FOLDER = DOCS / "figures" / "bench"
 SHOWN_DATA = ("digits", "leaves")  # whose images are ours to show
@@ -40,22 +39,22 @@ file, and another repeats three of its rows.
 README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
 
 
-def results_page(rows: list[dict[str, Any]]) -> str:
+def results_page(rows: list[Row]) -> str:
     """Every preset that has rows: its question, its tables, what they say, and its figures."""
-    results = Results(rows)
+    found = Results(rows)
     parts = [INTRODUCTION.format(definitions="\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items()))]
     for name, preset in PRESETS.items():
-        if not results.of(name):
+        if not found.of(name):
             continue
         where = f"In the paper: {preset.paper}." if preset.paper else "Not in the paper."
         parts.append(f"## {preset.title}\n\n{preset.question} {where}\n")
-        for block in VIEWS[name](results, name):
+        for block in VIEWS[name](found, name):
             if isinstance(block, Table):
                 parts.append(f"{block.caption}:\n\n{markdown(block.header, plain_rows(block))}\n")
             elif isinstance(block, Text):
                 parts += [f"{paragraph}\n" for paragraph in block.paragraphs]
         parts += [f"![{path.stem}](figures/bench/{path.name})\n" for path in figures_of(name)]
-    hours = sum(row["seconds"] for row in rows) / 3600
+    hours = sum(row.seconds for row in rows) / 3600
     parts.append(f"{len(rows)} cells, {hours:.1f} hours in all.\n")
     return "\n".join(parts)
 
@@ -65,11 +64,11 @@ def figures_of(preset: str) -> list[Path]:
     return sorted(FIGURE_FOLDER.glob(f"{preset}.*.png"))
 
 
-def readme_table(rows: list[dict[str, Any]]) -> str:
+def readme_table(rows: list[Row]) -> str:
     """r2 by dataset and method, with its 95 % interval."""
-    results = Results(rows)
-    found = {**results.of("table1"), **results.of("table-appendix")}
-    mine = {(d, family(row)): row["r2"] for d, data in found.items() for row in data}
+    measured = Results(rows)
+    found = {**measured.of("table1"), **measured.of("table-appendix")}
+    mine = {(d, family(row)): row.r2 for d, data in found.items() for row in data}
     methods = [m for m in README_METHODS if m != BATCH_MEAN and any((d, m) in mine for d in found)]
     return markdown(["data", *map(label, methods)],
                     [[d, *(f"{mine[d, m]['mean']:.3f} ± {(mine[d, m]['high'] - mine[d, m]['low']) / 2:.3f}"
@@ -79,14 +78,13 @@ def readme_table(rows: list[dict[str, Any]]) -> str:
 def commit(run: Path) -> None:
     """Take over rows and figures of a run; rows that no preset has any more stay behind."""
     wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
-    kept = [json.dumps(row) + "\n" for row in read_rows(run / ROWS) if row["cell"] in wanted]
-    (RESULTS / "bench.jsonl").write_text("".join(kept))
-    results = Results(rows_of("bench"))
+    write_rows(RESULTS / "bench.jsonl", [row for row in read_rows(run / ROWS) if row.name in wanted])
+    found = Results(results())
     FIGURE_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
         for old in figures_of(name):
             old.unlink()
-        for figure in draw(results, name, Drawing(run, run / "figures")):
+        for figure in draw(found, name, Drawing(run, run / "figures")):
             if _may_be_shown(figure):
                 (FIGURE_FOLDER / f"{name}.{figure.path.name}").write_bytes(figure.path.read_bytes())
 

@@ -1,13 +1,16 @@
-"""Where a run happened: versions, commit, device. Everything needed to understand a difference later."""
+"""Result rows, read and written in one schema; and the environment that a run's record describes."""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
+import os
 import platform
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +18,86 @@ import torch
 from torch import Tensor
 
 from scorelens import distributed
+from scorelens.files import atomic_file
+from scorelens.types import ScorelensError
 
 STATUS = Path("/proc/self/status")  # of Linux
 PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers")
 
 
+@dataclass(frozen=True)
+class Row:
+    """One measurement: a denoiser with its options, on some data, from some noise, and the metrics found."""
+
+    name: str  # unique in its file
+    denoiser: str  # a name in DENOISERS, or that of a network
+    options: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)  # everything else that was chosen: num, steps, seed, ...
+    metrics: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)  # ImageSet.describe()
+    network: Mapping[str, Any] = field(default_factory=dict)  # the reference: Network.describe()
+    noise: Mapping[str, Any] = field(default_factory=dict)  # seeds and hash
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    seconds: float = 0.0
+    peak_memory_bytes: int | None = None
+    started: str = ""
+    pictures: str = ""  # file of arrays, relative to the rows
+    failed: str = ""  # the error, where there was one
+
+    @property
+    def label(self) -> str:
+        """For people: `locality, threshold 0.05, batch-mean`."""
+        return method_label(self.denoiser, self.options)
+
+    @property
+    def r2(self) -> Mapping[str, float]:
+        """Mean, std, median and interval of r2."""
+        return self.metrics["r2"]
+
+
+def method_label(denoiser: str, options: Mapping[str, Any]) -> str:
+    """A denoiser and its options for people: `locality, threshold 0.05, batch-mean`."""
+    words = (value if isinstance(value, str) else f"{key} {value}" for key, value in options.items())
+    return ", ".join([denoiser, *words])
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a file, none if it does not exist. An unfinished last line, left by a killed process, is ignored."""
+    lines = path.read_text().split("\n") if path.exists() else []
+    try:
+        return [_row(json.loads(line)) for line in lines[:-1]]
+    except (json.JSONDecodeError, TypeError) as error:
+        raise ScorelensError(f"{path} is damaged: {error}; remove the line, and run again") from error
+
+
+def _row(record: Mapping[str, Any]) -> Row:
+    unexpected = set(record) - {each.name for each in fields(Row)}
+    if unexpected:
+        raise TypeError(f"unknown keys {', '.join(sorted(unexpected))}")
+    return Row(**record)
+
+
+def write_rows(path: Path, rows: Iterable[Row]) -> None:
+    """All rows of a file, in place of those that were there."""
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(_line(row) for row in rows))
+
+
+def append_row(path: Path, row: Row) -> None:
+    """One more row, on disk when this returns."""
+    with path.open("a") as file:
+        file.write(_line(row))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _line(row: Row) -> str:
+    return json.dumps({key: value for key, value in asdict(row).items() if value not in ("", {}, None)},
+                      default=str) + "\n"
+
+
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
-    """Versions, commit and device, as a run's record has them."""
+    """Versions, commit and device, for a run's record."""
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -34,14 +110,13 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
 
 
 def noise_record(seeds: range, noise: Tensor) -> Mapping[str, Any]:
-    """Which noise was used: its seeds, and a hash of the very numbers."""
+    """The seeds of the noise, and a hash of its numbers."""
     digest = hashlib.sha256(noise.cpu().contiguous().numpy().tobytes()).hexdigest()[:32]
     return {"seeds": [seeds.start, seeds.stop - 1], "hash": digest}
 
 
 def peak_memory() -> int | None:
-    """The largest resident memory of this process, in bytes, since it began or since `reset_peak_memory`, where the
-    system can forget; None where it does not tell."""
+    """The largest resident memory of this process in bytes, since its start or `reset_peak_memory`; None if unknown."""
     if STATUS.exists():
         return int(next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM")).split()[1]) * 1024
     try:
@@ -53,7 +128,7 @@ def peak_memory() -> int | None:
 
 
 def reset_peak_memory() -> None:
-    """Forget the largest memory so far, where the system can: Linux does."""
+    """Start measuring peak memory again, where the system supports it: Linux does."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -68,7 +143,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, marked when it has changes; None for an installed package."""
+    """The commit of the source tree, marked if it has changes; None for an installed package."""
     root = Path(__file__).resolve().parents[2]
     if not (root / ".git").exists():
         return None

@@ -5,20 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from scorelens.denoisers import DENOISERS
-from scorelens.denoisers.specs import parse_specs
-from scorelens.paper.presets import (
-    DATASETS,
+from scorelens.denoisers import DENOISERS, denoiser_options
+from scorelens.paper.numbers import (
     PAPER_LOW_RANK,
     PAPER_MSE,
     PAPER_NOVELTY,
     PAPER_R2,
     PAPER_SECONDS,
     PAPER_THRESHOLD,
-    PRESETS,
-    SCALES,
-    cells_of,
 )
+from scorelens.paper.presets import DATASETS, PRESETS, SCALES, cells_of, method
 from scorelens.types import ScorelensError
 
 OWN = ("folder:PATH", {"resolution": 32}, "my-network")
@@ -30,11 +26,11 @@ def test_every_cell_names_a_method_that_exists(preset, scale):
     cells = list(cells_of(preset, scale))
     assert len({cell.key for cell in cells}) == len(cells) > 0
     for cell in cells:
-        if cell.method.partition(":")[0] in DENOISERS:
-            (spec,) = parse_specs(cell.method)
-            assert spec.name in cell.method
+        name, options = cell.method.denoiser, dict(cell.method.options)
+        if name in DENOISERS:
+            assert set(options) <= set(denoiser_options(name)) and "@" not in str(options)
         else:
-            assert cell.method == "another seed" or re.fullmatch(rf"{cell.dataset}-[a-z0-9-]+", cell.method)
+            assert name == "another seed" or re.fullmatch(rf"{cell.dataset}-[a-z0-9-]+", name)
 
 
 def test_cells_are_equal_where_presets_overlap():
@@ -47,16 +43,18 @@ def test_the_scales_of_the_paper():
     assert {cell.num for cell in cells_of("table1", "paper")} == {128}
     assert {cell.num for cell in cells_of("low-rank", "paper")} == {16}
     assert {cell.num for cell in cells_of("runtime", "paper")} == {64}
-    assert all(cell.limit is None and "limit" not in cell.method for p in PRESETS for cell in cells_of(p, "paper"))
+    cells = [cell for preset in PRESETS for cell in cells_of(preset, "paper")]
+    assert all(cell.limit is None and "images_limit" not in dict(cell.method.options) for cell in cells)
     faces = next(cell for cell in cells_of("table1", "paper", ["celeba"]))
     assert faces.data == ("celeba-hq", (("resolution", 64),))
 
 
 def test_limits_of_the_cpu_scale_are_in_the_cells_names():
     for cell in cells_of("table1"):
-        if cell.method.startswith("els") and cell.dataset != "digits":
+        chosen = method("locality", threshold=DATASETS[cell.dataset].chosen)
+        if cell.method.denoiser == "els" and cell.dataset != "digits":
             assert cell.num == 16 and "images_limit=1000" in cell.key
-        elif "batch-mean" in cell.method or cell.method == f"locality:threshold={DATASETS[cell.dataset].chosen}":
+        elif "batch-mean" in str(cell.method) or cell.method == chosen:
             assert cell.num == 32 and cell.limit is None
         else:
             assert cell.num == 128 and cell.limit is None
@@ -69,7 +67,7 @@ def test_ones_own_data_and_network():
     assert {cell.reference for cell in cells} == {"my-network"}
     assert {cell.data for cell in cells} == {("folder:PATH", (("resolution", 32),))}
     assert {"samples", "within", "voids", "fields"} == {cell.kind for cell in cells}
-    assert "my-network" in {cell.method for cell in cells if cell.kind == "voids"}
+    assert "my-network" in {cell.method.denoiser for cell in cells if cell.kind == "voids"}
 
 
 def test_unknown_names_are_refused():
@@ -98,13 +96,13 @@ def test_the_papers_numbers_are_in_the_paper():
         return any(numbers[k:k + len(wanted)] == list(wanted) for k in range(len(numbers) - len(wanted) + 1))
 
     for names in (("cifar10", "celeba", "mnist"), ("afhq-cats", "fashion-mnist")):
-        for method in PAPER_R2["mnist"]:
-            line = [x for name in names for pair in (PAPER_R2[name][method], PAPER_MSE[name][method]) for x in pair]
-            assert found(line), (method, names)
+        for formula in PAPER_R2["mnist"]:
+            line = [x for name in names for pair in (PAPER_R2[name][formula], PAPER_MSE[name][formula]) for x in pair]
+            assert found(line), (formula, names)
     columns = ("cifar10", "celeba", "afhq-cats", "mnist", "fashion-mnist")
-    for method in PAPER_NOVELTY["mnist"]:
-        assert found([x for name in columns for x in PAPER_NOVELTY[name][method]]), method
-        assert found([PAPER_SECONDS[name][method] for name in columns]), method
+    for formula in PAPER_NOVELTY["mnist"]:
+        assert found([x for name in columns for x in PAPER_NOVELTY[name][formula]]), formula
+        assert found([PAPER_SECONDS[name][formula] for name in columns]), formula
     columns = ("cifar10", "celeba", "mnist", "fashion-mnist")
     for tau in PAPER_THRESHOLD["mnist"]:
         assert found([x for name in columns for x in PAPER_THRESHOLD[name][tau]]), tau

@@ -5,23 +5,26 @@ import dataclasses
 import pytest
 
 from scorelens.paper.presets import DATASETS, cells_of
-from scorelens.paper.results import Results, against_paper, difference, family, limits, option, order
+from scorelens.paper.results import Results, against_paper, difference, family, limits, order
+from scorelens.results import Row
 
 
-def row(method, values, seed=128, **more):
+def row(denoiser, values, seed=128, dataset="", **options):
     from torch import tensor
 
     from scorelens.metrics import summary
 
-    return {"cell": method, "method": method, "seed": seed, "num": len(values), "data": {"count": 60_000},
-            "each": {"r2": values, "mse": values}, "r2": summary(tensor(values, dtype=float)), **more}
+    metrics = {"each": {"r2": values, "mse": values}, "r2": summary(tensor(values, dtype=float))}
+    return Row(denoiser, denoiser, options, {"seed": seed, "num": len(values), "dataset": dataset}, metrics,
+               {"count": 60_000})
 
 
 def test_the_order_is_certain_where_the_paired_difference_is():
     spread = [0.1 * k for k in range(10)]
     better, same, worse = (row(name, [x + by for x in spread]) for name, by in (("wiener", 0.05), ("optimal", 0.0),
-                                                                               ("els:patch_size=9", -0.001)))
-    worse["each"]["r2"] = [x + (0.3 if k % 2 else -0.3) for k, x in enumerate(worse["each"]["r2"])]
+                                                                               ("els", -0.001)))
+    each = worse.metrics["each"]
+    each["r2"] = [x + (0.3 if k % 2 else -0.3) for k, x in enumerate(each["r2"])]
     found = order([worse, same, better])
     assert found.methods == ["wiener", "optimal", "els"] and found.certain == [True, False]
     assert str(found).startswith("wiener 0.500") and " > optimal" in str(found) and " ≈ els" in str(found)
@@ -37,36 +40,34 @@ def test_differences_are_taken_on_common_noise_only():
 
 def test_verdicts_against_the_paper():
     """On MNIST the paper has locality before wiener before els before optimal."""
-    rows = [row("locality:threshold=0.005", [0.9, 0.91, 0.92]), row("wiener", [0.8, 0.81, 0.82]),
+    rows = [row("locality", [0.9, 0.91, 0.92], threshold=0.005), row("wiener", [0.8, 0.81, 0.82]),
             row("optimal", [0.85, 0.86, 0.87]), row("kernel", [0.0, 0.0, 0.0]), row("another seed", [1.0, 1.0, 1.0])]
     found = {(v.better, v.worse): v.agrees for v in against_paper("mnist", rows)}
     assert found == {("locality", "wiener"): True, ("locality", "optimal"): True, ("wiener", "optimal"): False}
     assert against_paper("digits", rows) == []
-    rows[1]["each"]["r2"] = [0.5, 0.86, 1.3]
+    rows[1].metrics["each"]["r2"] = [0.5, 0.86, 1.3]
     assert {(v.better, v.worse): v.agrees for v in against_paper("mnist", rows)}["wiener", "optimal"] is None
 
 
 def test_results_come_by_preset_and_dataset():
     cells = list(cells_of("softmax", datasets=["digits", "mnist"]))
-    rows = [{"cell": cell.key, "dataset": cell.dataset} for cell in reversed(cells)]
-    rows[0]["failed"] = "because"
+    rows = [Row(cell.key, cell.method.denoiser, settings=cell.settings) for cell in reversed(cells)]
+    rows[0] = dataclasses.replace(rows[0], failed="because")
     results = Results(rows)
-    assert [r["cell"] for found in results.of("softmax").values() for r in found] == [c.key for c in cells[:-1]]
+    assert [r.name for found in results.of("softmax").values() for r in found] == [c.key for c in cells[:-1]]
     assert results.failed == rows[:1] and not results.of("voids")
 
 
-def test_names_options_and_limits(monkeypatch):
-    def named(method, dataset="digits"):
-        return family({"method": method, "dataset": dataset})
+def test_names_and_limits(monkeypatch):
+    def named(denoiser, dataset="digits", **options):
+        return family(row(denoiser, [1.0], dataset=dataset, **options))
 
-    assert named("locality:threshold=0.05,softmax=batch-mean") == "locality, batch-mean"
-    assert named("locality:threshold=0.05,mask_rule=published,softmax=batch-mean") == "locality, as published"
-    assert named("els:patch_size=9") == "els" and named("another seed", "mine") == "another seed"
+    assert named("locality", threshold=0.05, softmax="batch-mean") == "locality, batch-mean"
+    assert named("locality", threshold=0.05, mask_rule="published", softmax="batch-mean") == "locality, as published"
+    assert named("els", patch_size=9) == "els" and named("another seed", "mine") == "another seed"
     chosen = dataclasses.replace(DATASETS["mnist"], chosen=0.07)
     monkeypatch.setitem(DATASETS, "mnist", chosen)
-    assert named("locality:threshold=0.07", "mnist") == "locality, threshold chosen"
-    assert named("locality:threshold=0.005", "mnist") == named("locality:threshold=0.07") == "locality"
-    els = row("els:patch_size=cifar10,images_limit=1000", [1.0, 1.0])
+    assert named("locality", "mnist", threshold=0.07) == "locality, threshold chosen"
+    assert named("locality", "mnist", threshold=0.005) == named("locality", threshold=0.07) == "locality"
+    els = row("els", [1.0, 1.0], patch_size="cifar10", images_limit=1000)
     assert limits(els) == "2 samples, 1,000 images" and limits(row("wiener", [1.0])) == "1 sample, 60,000 images"
-    assert option(row("locality:threshold=0.05,energy=0.01", [1.0]), "energy") == 0.01
-    assert option(els, "energy") is None

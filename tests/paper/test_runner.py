@@ -1,34 +1,37 @@
 """Runs that are killed, that fail, and that go on."""
 
-import json
 import math
 import multiprocessing
 import os
 import random
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from scorelens.paper.cells import Place
-from scorelens.paper.presets import Cell, cells_of
-from scorelens.paper.runner import ROWS, cell_of, read_rows, run_cells
+from scorelens.paper.presets import Cell, cells_of, method
+from scorelens.paper.runner import ROWS, cell_of, run_cells
+from scorelens.results import read_rows
 
 DIGITS = ("digits", (("split", "train"),))
 PLACE = Place(torch.device("cpu"))
 SLOW_TO_IMPORT = ["diffusers.models", "diffusers.models.unets.unet_2d", "diffusers.schedulers", "sklearn.datasets"]
-TIMES = {"seconds", "seconds_per_image", "started", "peak_memory_bytes", "environment"}
+TIMES = {"seconds": 0.0, "started": "", "peak_memory_bytes": None, "environment": {}}
 
 
-def cells(*methods, num=4):
-    return [Cell("samples", "digits", method, num, data=DIGITS, reference="digits-unet", steps=3) for method in methods]
+def cells(*names, num=4, **options):
+    return [Cell("samples", "digits", method(name, **options), num, data=DIGITS, reference="digits-unet", steps=3)
+            for name in names]
 
 
 def numbers(rows):
     """Rows without what differs from run to run."""
-    return [{key: value for key, value in row.items() if key not in TIMES} for row in rows]
+    return [replace(row, **TIMES, metrics={k: v for k, v in row.metrics.items() if k != "seconds_per_image"})
+            for row in rows]
 
 
 def run_alone(folder, wanted):
@@ -65,42 +68,43 @@ def test_a_run_killed_ten_times_gives_the_same_rows(tmp_path):
         job.join()
         assert job.exitcode == 0
     rows = read_rows(pieces / ROWS)
-    assert [row["cell"] for row in rows] == [cell.key for cell in wanted]
+    assert [row.name for row in rows] == [cell.key for cell in wanted]
     assert numbers(rows) == numbers(read_rows(whole / ROWS))
 
 
 def test_a_failing_cell_is_a_row_and_the_run_goes_on(tmp_path):
-    bad = Cell("samples", "digits", "locality:threshold=-1", 2, data=DIGITS, reference="digits-unet", steps=2)
-    missing = Cell("samples", "nowhere", "wiener", 2, data=("npz:nowhere.npz", ()), reference="digits-unet")
+    bad = Cell("samples", "digits", method("locality", threshold=-1), 2, data=DIGITS, reference="digits-unet", steps=2)
+    missing = Cell("samples", "nowhere", method("wiener"), 2, data=("npz:nowhere.npz", ()), reference="digits-unet")
     rows = list(run_cells([bad, missing, *cells("wiener")], tmp_path, PLACE))
-    assert "threshold" in rows[0]["failed"] and "nowhere.npz" in rows[1]["failed"]
-    assert "r2" in rows[2] and "failed" not in rows[2]
+    assert "threshold" in rows[0].failed and "nowhere.npz" in rows[1].failed
+    assert "r2" in rows[2].metrics and not rows[2].failed
     again = list(run_cells([bad, *cells("wiener")], tmp_path, PLACE))
-    assert again[0]["started"] == rows[0]["started"] and again[1] == read_rows(tmp_path / ROWS)[2]
+    assert again[0].started == rows[0].started and again[1] == read_rows(tmp_path / ROWS)[2]
 
 
 def test_failures_are_tried_again_when_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    digits = Cell("samples", "mine", "wiener", 2, data=("npz:mine.npz", ()), reference="digits-unet", steps=2)
-    assert "failed" in next(run_cells([digits], tmp_path, PLACE))
+    digits = Cell("samples", "mine", method("wiener"), 2, data=("npz:mine.npz", ()), reference="digits-unet", steps=2)
+    assert next(run_cells([digits], tmp_path, PLACE)).failed
     import numpy as np
 
     import scorelens
 
     np.savez(tmp_path / "mine.npz", images=scorelens.load_images("digits").pixels[:50, 0])
-    assert "failed" in next(run_cells([digits], tmp_path, PLACE))
-    assert "r2" in next(run_cells([digits], tmp_path, PLACE, retry=True))
+    assert next(run_cells([digits], tmp_path, PLACE)).failed
+    assert "r2" in next(run_cells([digits], tmp_path, PLACE, retry=True)).metrics
     assert len(read_rows(tmp_path / ROWS)) == 1
 
 
 def test_a_row_has_all_that_its_cell_needs(tmp_path):
-    (cell,) = cells("locality:threshold=0.05")
-    (row,) = run_cells([cell], tmp_path, PLACE)
-    assert cell_of(json.loads(json.dumps(row))) == cell
-    assert len(row["each"]["r2"]) == cell.num and len(row["path"]) == cell.steps
-    assert math.isclose(sum(row["each"]["r2"]) / cell.num, row["r2"]["mean"], rel_tol=1e-5)
-    assert row["path"][-1]["mse"]["mean"] == pytest.approx(row["mse"]["mean"], rel=1e-9)
-    assert {"data", "network", "noise", "environment", "peak_memory_bytes"} <= set(row)
+    (cell,) = cells("locality", threshold=0.05)
+    list(run_cells([cell], tmp_path, PLACE))
+    (row,) = read_rows(tmp_path / ROWS)
+    each, path = row.metrics["each"]["r2"], row.metrics["path"]
+    assert cell_of(row) == cell and len(each) == cell.num and len(path) == cell.steps
+    assert math.isclose(sum(each) / cell.num, row.r2["mean"], rel_tol=1e-5)
+    assert path[-1]["mse"]["mean"] == pytest.approx(row.metrics["mse"]["mean"], rel=1e-9)
+    assert row.data and row.network and row.noise and row.environment and row.peak_memory_bytes
 
 
 def test_rows_do_not_depend_on_the_company_of_their_cell(tmp_path):
@@ -117,11 +121,11 @@ def test_every_other_kind_of_cell(tmp_path, kind):
     wanted = list(cells_of(preset, datasets=["digits"]))[:2]
     small = [Cell(**{**vars(cell), "num": 8, "steps": 3}) for cell in wanted]
     rows = list(run_cells(small, tmp_path, PLACE))
-    assert all("failed" not in row for row in rows), rows
+    assert not any(row.failed for row in rows), rows
     if kind == "voids":
-        assert [level["mse"]["mean"] for level in rows[0]["levels"]] == sorted(
-            (level["mse"]["mean"] for level in rows[0]["levels"]), reverse=True)
+        assert [level["mse"]["mean"] for level in rows[0].metrics["levels"]] == sorted(
+            (level["mse"]["mean"] for level in rows[0].metrics["levels"]), reverse=True)
     elif kind == "fields":
-        assert all(f["cosine"] == pytest.approx(1) for f in rows[1]["fields"])  # the Wiener filter's own
+        assert all(f["cosine"] == pytest.approx(1) for f in rows[1].metrics["fields"])  # the Wiener filter's own
     else:
-        assert 0 <= rows[0]["recall"] <= 1 and rows[0]["r2"]["mean"] == 1
+        assert 0 <= rows[0].metrics["recall"] <= 1 and rows[0].r2["mean"] == 1

@@ -12,11 +12,12 @@ from scorelens.paper import presets as specs
 from scorelens.paper.cells import Place
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results
-from scorelens.paper.runner import ROWS, read_rows, run_cells
+from scorelens.paper.runner import ROWS, run_cells
 from scorelens.report.bench import write_bench
 from scorelens.report.bench_figures import FIGURES
 from scorelens.report.bench_views import VIEWS
 from scorelens.report.tables import comma_separated, latex
+from scorelens.results import Row, read_rows
 from tests.browser import chromium, inspect
 
 HOSTILE = "npz:<script>alert(1)</script> & \"quoted\" $x_1$ #%.npz"
@@ -64,20 +65,20 @@ def test_tables_are_written_in_three_formats(run):
 
 def test_numbers_of_the_table_are_those_of_the_rows(run):
     folder, results = run
-    rows = {row["method"]: row for row in results.of("table1")["digits"]}
+    rows = {row.label: row for row in results.of("table1")["digits"]}
     with (folder / "tables" / "table1.csv").open() as file:
         table = {line["method"]: line for line in csv.DictReader(file)}
-    assert table["wiener"]["r2"].startswith(f"{rows['wiener']['r2']['mean']:.3f} ± ")
-    assert table["another seed"]["MSE"] == "{mean:.3f} ± {std:.3f}".format(**rows["another seed"]["mse"])
+    assert table["wiener"]["r2"].startswith(f"{rows['wiener'].r2['mean']:.3f} ± ")
+    assert table["another seed"]["MSE"] == "{mean:.3f} ± {std:.3f}".format(**rows["another seed"].metrics["mse"])
 
 
 def test_ours_stand_beside_the_papers():
     """CelebA, of which the paper has wiener at 0.818: the difference has its sign, and the best formula is strong."""
-    def row(method, num, r2):
+    def row(name, num, r2):
         values = {"mean": r2, "std": 0.1, "low": r2 - 0.01, "high": r2 + 0.01}
-        cell = next(c for c in cells_of("table1", datasets=["celeba"]) if c.method == method)
-        return {**vars(cell), "cell": cell.key, "data": {"count": 10_000}, "r2": values, "mse": values,
-                "each": {"r2": [r2] * num, "mse": [r2] * num}}
+        cell = next(c for c in cells_of("table1", datasets=["celeba"]) if c.method.denoiser == name)
+        metrics = {"r2": values, "mse": values, "each": {"r2": [r2] * num, "mse": [r2] * num}}
+        return Row(cell.key, name, {}, cell.settings, metrics, {"count": 10_000})
 
     rows = [row("optimal", 128, 0.2), row("wiener", 128, 0.7), row("another seed", 128, 0.95)]
     table, told = VIEWS["table1"](Results(rows), "table1")
@@ -95,7 +96,8 @@ def test_ones_own_data_are_escaped(tmp_path):
     own = (f"npz:{source}", {}, "digits-unet")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(specs.SCALES, "cpu", SMALL)
-        cells = [replace(cell, steps=2) for cell in cells_of("table1", own=own) if cell.method in ("wiener", "optimal")]
+        cells = [replace(cell, steps=2) for cell in cells_of("table1", own=own)
+                 if cell.method.denoiser in ("wiener", "optimal")]
         list(run_cells(cells, tmp_path, Place(torch.device("cpu"))))
         results = Results(read_rows(tmp_path / ROWS), own=own)
         assert not results.failed and len(results.of("table1")) == 1
@@ -107,8 +109,8 @@ def test_ones_own_data_are_escaped(tmp_path):
 
 
 def test_a_failed_cell_is_told(tmp_path):
-    row = {"cell": "samples digits: wiener, 128 samples", "dataset": "digits", "failed": "no <memory>", "seconds": 1,
-           "peak_memory_bytes": 1, "environment": {"versions": {}, "device": "cpu"}}
+    row = Row("samples digits: wiener, 128 samples", "wiener", settings={"dataset": "digits"}, failed="no <memory>",
+              environment={"versions": {}, "device": "cpu"})
     page = write_bench(Results([row]), tmp_path, "").read_text()
     assert "What failed" in page and "no &lt;memory&gt;" in page
 

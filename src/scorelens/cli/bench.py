@@ -13,8 +13,9 @@ from scorelens.distributed import choose_device
 from scorelens.paper.cells import Place
 from scorelens.paper.presets import DATASETS, PRESETS, Cell, cells_of
 from scorelens.paper.results import Results
-from scorelens.paper.runner import ROWS, read_rows, run_cells
+from scorelens.paper.runner import ROWS, run_cells
 from scorelens.report.tables import markdown
+from scorelens.results import read_rows
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
@@ -55,9 +56,9 @@ def bench_run(names: Sequence[str], *, scale: Literal["cpu", "paper"] = "cpu", o
     with resumable_folder(folder, {"names": list(names), "scale": scale, "own": own}, "bench"):
         rows = list(run_cells(cells, folder, place, retry=retry_failed))
         page = write_report(folder) if distributed.world().is_main else folder
-    failed = [row for row in rows if "failed" in row]
+    failed = [row for row in rows if row.failed]
     for row in failed:
-        print(f"failed: {row['cell']}: {row['failed']}")
+        print(f"failed: {row.name}: {row.failed}")
     print(f"{len(rows) - len(failed)} cells measured, {len(failed)} failed; page: {page}")
     return folder
 

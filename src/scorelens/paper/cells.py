@@ -17,7 +17,7 @@ from torch import Tensor
 from scorelens.analysis.comparison import Sampled, agreement, originality, sampled
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.marks import measure
-from scorelens.analysis.models import build_model
+from scorelens.analysis.models import build_spec
 from scorelens.analysis.voids import Pictured, denoised
 from scorelens.analysis.walks import Walks, field_rows, measured, nine_pixels
 from scorelens.data import load_images
@@ -25,6 +25,7 @@ from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import DENOISERS
 from scorelens.denoisers.locality import Locality
+from scorelens.denoisers.specs import Spec
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
@@ -43,11 +44,12 @@ SAMPLER = "gradient-estimation"  # of the comparison with self-attention, as in 
 
 
 @dataclass(frozen=True)
-class Found:
-    """What a cell found: numbers for its row, arrays for its pictures."""
+class Measured:
+    """What a cell measured: metrics for its row, arrays for its pictures, and what it was measured on."""
 
-    row: dict[str, Any]
+    metrics: dict[str, Any]
     pictures: dict[str, np.ndarray] = field(default_factory=dict)
+    context: dict[str, Any] = field(default_factory=dict)  # data, network, noise: fields of a Row
 
 
 @dataclass(frozen=True)
@@ -66,24 +68,24 @@ class Place:
         return load_network(own if own is not None and own.is_dir() else name, shape=images.shape)
 
 
-def measure_cell(cell: Cell, place: Place) -> Found:
+def measure_cell(cell: Cell, place: Place) -> Measured:
     """Run one cell: on which data, against which network, from which noise, and what came out."""
     images = place.images(cell.data, cell.limit)
     noise = seeded_noise(images.shape, range(cell.seed, cell.seed + cell.num), device=place.device)
     found = KINDS[cell.kind](cell, place, images, noise)
-    record = {"data": images.describe(), "network": place.network(cell.reference, images).describe(),
-              "noise": noise_record(range(cell.seed, cell.seed + cell.num), noise)}
-    return Found({**record, **found.row}, found.pictures)
+    context = {"data": images.describe(), "network": place.network(cell.reference, images).describe(),
+               "noise": noise_record(range(cell.seed, cell.seed + cell.num), noise)}
+    return replace(found, context=context)
 
 
-def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """A method's samples against the network's, from the same noise: the end and every step on the way."""
     walked = _walked(cell, place)
-    found = sampled(_model(cell, place, images), noise, [step.sigma for step in walked.steps], cell.method)
+    found = sampled(_model(cell, place, images), noise, [step.sigma for step in walked.steps], str(cell.method))
     row = {**agreement(found, walked), **originality(found, images), "path": _path(found, walked, images),
            "each": _each(found, walked),
            "seconds_per_image": sum(found.seconds) / cell.num}
-    return Found(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(walked.images[:SHOWN]),
+    return Measured(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(walked.images[:SHOWN]),
                        "steps": _strips(found), "reference_steps": _strips(walked)})
 
 
@@ -111,22 +113,22 @@ class Noted:
         return x0_hat
 
 
-def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """Samples of a method within a tolerance: against the network's, and each of its steps against the exact one."""
     walked, model = _walked(cell, place), _model(cell, place, images)
     assert isinstance(model, Locality)
     noted = Noted(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
-        found = sampled(noted, noise, [step.sigma for step in walked.steps], cell.method)
-    return Found({**agreement(found, walked), "each": _each(found, walked),
+        found = sampled(noted, noise, [step.sigma for step in walked.steps], str(cell.method))
+    return Measured({**agreement(found, walked), "each": _each(found, walked),
                   "path": noted.path, "rms": max(step["rms"] for step in noted.path),
                   "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
                   "seconds_per_image": (noted.exact_seconds if model.tolerance is None else noted.seconds) / cell.num,
                   "exact_seconds_per_image": noted.exact_seconds / cell.num})
 
 
-def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """Held-out images, noised at every level and denoised in one step."""
     held_out = place.images((cell.data[0], (*(pair for pair in cell.data[1] if pair[0] != "split"), ("split", "test"))))
     if images.describe()["split"] == "all":
@@ -135,49 +137,51 @@ def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
         raise ScorelensError(f"{cell.data[0]} has {len(held_out)} held-out images, {cell.num} are needed")
     x0, pictured = held_out[:cell.num].to(place.device), Pictured()
     levels = own_sigmas(place.network(cell.reference, images).schedule, cell.steps).tolist()
-    rows = list(denoised({cell.method: _model(cell, place, images)}, x0, noise, levels, 0, pictured))
-    return Found({"test": held_out.describe(), "levels": [{"sigma": r["sigma"], "mse": r["mse"]} for r in rows]},
-                 {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(torch.stack(pictured[cell.method]))})
+    rows = list(denoised({str(cell.method): _model(cell, place, images)}, x0, noise, levels, 0, pictured))
+    return Measured({"test": held_out.describe(), "levels": [{"sigma": r["sigma"], "mse": r["mse"]} for r in rows]},
+                 {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(torch.stack(pictured[str(cell.method)]))})
 
 
-def fields(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def fields(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """Mean sensitivity fields at nine pixels along the reference's trajectory, and how alike the Wiener filter's."""
     sigmas = own_sigmas(place.network(cell.reference, images).schedule, cell.steps).tolist()
     pixels = nine_pixels(images)
     linear = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels)
     found = linear
-    if cell.method != "wiener":
-        models: Mapping[str, Denoiser] = {cell.method: _model(cell, place, images)}
-        found = measured(cell.method, models, Walks(noise, sigmas, cell.steps), pixels, None, "z")
+    if cell.method.denoiser != "wiener":
+        name = str(cell.method)
+        models: Mapping[str, Denoiser] = {name: _model(cell, place, images)}
+        found = measured(name, models, Walks(noise, sigmas, cell.steps), pixels, None, "z")
     rows = [{key: value for key, value in row.items() if key != "model"}
-            for row in field_rows(cell.method, found, linear)]
+            for row in field_rows(str(cell.method), found, linear)]
     centre = found.values[:, len(pixels) // 2].sum(dim=1).cpu().numpy().astype(np.float32)  # [S, H, W]
-    return Found({"fields": rows}, {"centre": centre})
+    return Measured({"fields": rows}, {"centre": centre})
 
 
-def marks(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def marks(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """The W experiment: the mark in the fields of one network."""
-    network = place.network(cell.method, images)
+    network = place.network(cell.method.denoiser, images)
     mask = mark_mask(MARK, images.shape[1:])
-    found = measure(cell.method, network, mask, noise, own_sigmas(network.schedule, cell.steps).tolist())
-    return Found({"gamma": found.gamma, "mark_pixels": int(mask.sum()), "marks": found.rows},
+    found = measure(cell.method.denoiser, network, mask, noise, own_sigmas(network.schedule, cell.steps).tolist())
+    return Measured({"gamma": found.gamma, "mark_pixels": int(mask.sum()), "marks": found.rows},
                  {"maps": found.maps[:, found.maps.shape[1] // 2].astype(np.float32)})
 
 
-def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Found:
+def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """How good a network's own samples are: precision and recall against the data, in the space of pixels."""
-    network, reference = (place.network(name, images) for name in (cell.method, cell.reference))
+    network, reference = (place.network(name, images) for name in (cell.method.denoiser, cell.reference))
     sigmas = own_sigmas(network.schedule, cell.steps).tolist()
-    found = sampled(network, noise, sigmas, cell.method, SAMPLER)
-    other = found if cell.method == cell.reference else sampled(reference, noise, sigmas, cell.reference, SAMPLER)
+    found = sampled(network, noise, sigmas, cell.method.denoiser, SAMPLER)
+    same = cell.method.denoiser == cell.reference
+    other = found if same else sampled(reference, noise, sigmas, cell.reference, SAMPLER)
     real = images[:min(cell.num, len(images))].to(found.images)
     close = precision_recall(found.images, real)
-    return Found({"sampler": SAMPLER, "real_images": len(real), "precision": close.precision, "recall": close.recall,
+    return Measured({"sampler": SAMPLER, "real_images": len(real), "precision": close.precision, "recall": close.recall,
                   "r2": summary(r2(found.prediction, other.prediction)), **originality(found, images)},
                  {"samples": to_uint8(found.images[:SHOWN])})
 
 
-KINDS: dict[str, Callable[[Cell, Place, ImageSet, Tensor], Found]] = {
+KINDS: dict[str, Callable[[Cell, Place, ImageSet, Tensor], Measured]] = {
     "samples": samples, "within": within, "voids": voids, "fields": fields, "marks": marks, "quality": quality}
 
 
@@ -202,9 +206,10 @@ def _reference_path(place: Place, name: str, data: Data, seeds: range, steps: in
 
 def _model(cell: Cell, place: Place, images: ImageSet) -> Denoiser:
     """A denoiser by its spec; else a network, from the folder of the place first."""
-    if cell.method.partition(":")[0] in DENOISERS:
-        return build_model(cell.method, images)
-    name = another_seed(cell.reference) if cell.method == ANOTHER_SEED else cell.method
+    method = cell.method
+    if method.denoiser in DENOISERS:
+        return build_spec(Spec(method.denoiser, dict(method.options)), images)
+    name = another_seed(cell.reference) if method.denoiser == ANOTHER_SEED else method.denoiser
     if name is None:
         raise ScorelensError(f"there is no network that differs from {cell.reference} in its seed alone; "
                              f"train one as {cell.reference}-seed1")

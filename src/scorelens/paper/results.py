@@ -10,9 +10,10 @@ from typing import Any
 import torch
 
 from scorelens.metrics import Interval, bootstrap
-from scorelens.paper.presets import ANOTHER_SEED, DATASETS, PAPER_R2, cells_of
+from scorelens.paper.numbers import PAPER_R2
+from scorelens.paper.presets import ANOTHER_SEED, DATASETS, cells_of
+from scorelens.results import Row
 
-Row = Mapping[str, Any]
 BATCH_MEAN = "locality, batch-mean"
 PUBLISHED = "locality, as published"
 CHOSEN = "locality, threshold chosen"
@@ -29,7 +30,7 @@ class Results:
 
     def of(self, preset: str) -> dict[str, list[Row]]:
         """The rows of a preset that are there and did not fail, by dataset, in the preset's order."""
-        there = {row["cell"]: row for row in self.rows if "failed" not in row}
+        there = {row.name: row for row in self.rows if not row.failed}
         found: dict[str, list[Row]] = {}
         for cell in cells_of(preset, self.scale, own=self.own):
             if cell.key in there:
@@ -38,43 +39,33 @@ class Results:
 
     @property
     def failed(self) -> list[Row]:
-        return [row for row in self.rows if "failed" in row]
+        return [row for row in self.rows if row.failed]
 
 
 def family(row: Row) -> str:
-    """What a method is called in a table: its name, without options that its dataset gave it."""
-    method, data = row["method"], DATASETS.get(row.get("dataset", ""))
-    if "mask_rule=published" in method:
+    """What a method is called in a table: its name, without the options that its dataset decides."""
+    options, data = row.options, DATASETS.get(row.settings.get("dataset", ""))
+    if options.get("mask_rule") == "published":
         return PUBLISHED
-    if "softmax=batch-mean" in method:
+    if options.get("softmax") == "batch-mean":
         return BATCH_MEAN
-    if data and data.chosen and method == f"locality:threshold={data.chosen}" and data.chosen != data.threshold:
+    if data and data.chosen and dict(options) == {"threshold": data.chosen} and data.chosen != data.threshold:
         return CHOSEN
-    return str(method.partition(":")[0])
+    return row.denoiser
 
 
 def limits(row: Row) -> str:
-    """Every limit of a row, for people: how many samples, of how much data."""
-    count = row["data"]["count"]
-    for part in row["method"].partition(":")[2].split(","):
-        if part.startswith("images_limit="):
-            count = min(count, int(part.partition("=")[2]))
-    return f"{row['num']} sample{'s' * (row['num'] != 1)}, {count:,} images"
-
-
-def option(row: Row, name: str) -> float | None:
-    """The number that an option of the method has, if it is given."""
-    for part in row["method"].partition(":")[2].split(","):
-        if part.startswith(f"{name}="):
-            return float(part.partition("=")[2])
-    return None
+    """How many samples a row has, of how many training images."""
+    count, num = min(row.data["count"], row.options.get("images_limit", row.data["count"])), row.settings["num"]
+    return f"{num} sample{'s' * (num != 1)}, {count:,} images"
 
 
 def difference(a: Row, b: Row, metric: str = "r2") -> Interval:
     """a minus b, image by image on the noise that both have seen, with its bootstrap interval."""
-    pairs = list(zip(a["each"][metric], b["each"][metric], strict=False))  # the shorter one's seeds come first in both
-    if a["seed"] != b["seed"] or not pairs:
-        raise ValueError(f"{a['cell']} and {b['cell']} have no noise in common")
+    each = [row.metrics["each"][metric] for row in (a, b)]
+    pairs = list(zip(*each, strict=False))  # both begin with the same seeds
+    if a.settings["seed"] != b.settings["seed"] or not pairs:
+        raise ValueError(f"{a.name} and {b.name} have no noise in common")
     return bootstrap(torch.tensor([x - y for x, y in pairs], dtype=torch.float64))
 
 
@@ -95,8 +86,8 @@ class Order:
 
 def order(rows: Iterable[Row]) -> Order:
     """The methods by their mean r2, with what is certain about it."""
-    ranked = sorted((row for row in rows if "r2" in row), key=lambda row: -row["r2"]["mean"])
-    scores = [Interval(row["r2"]["mean"], row["r2"]["low"], row["r2"]["high"]) for row in ranked]
+    ranked = sorted((row for row in rows if "r2" in row.metrics), key=lambda row: -row.r2["mean"])
+    scores = [Interval(*(row.r2[key] for key in ("mean", "low", "high"))) for row in ranked]
     return Order([family(row) for row in ranked], scores,
                  [difference(a, b).low > 0 for a, b in pairwise(ranked)])
 

@@ -84,15 +84,15 @@ def _plain(cell: Cell | str) -> str:
 
 
 def _summary(results: Results) -> str:
-    rows = [row for row in results.rows if "failed" not in row]
-    datasets = list(dict.fromkeys(row["dataset"] for row in rows))
+    rows = [row for row in results.rows if not row.failed]
+    datasets = list(dict.fromkeys(row.settings["dataset"] for row in rows))
     return (f"{len(rows)} measurements on {', '.join(datasets)}, at the scale "
             f"“{results.scale}”; the numbers of the paper (Lukoianov et al., NeurIPS 2025) beside ours.")
 
 
 def _ends(results: Results, repeat: str) -> Iterator[Section]:
     if results.failed:
-        lines = [[row["cell"], row["failed"]] for row in results.failed]
+        lines = [[row.name, row.failed] for row in results.failed]
         yield Section("What failed", [Table(["cell", "error"], lines)])
     yield Section("What was compared", [_data_table(results)])
     yield Section("Definitions", [Definitions(DEFINITIONS)])
@@ -102,10 +102,10 @@ def _ends(results: Results, repeat: str) -> Iterator[Section]:
 def _data_table(results: Results) -> Table:
     """Every dataset and its network."""
     lines = []
-    for row in {row["dataset"]: row for row in results.rows if "failed" not in row}.values():
-        data, network = row["data"], row["network"]
-        lines.append([row["dataset"], f"{data['count']:,}", " × ".join(map(str, data["shape"])), data["fingerprint"],
-                      Path(row["reference"]).name, f"{network.get('parameters', 0):,}"])
+    for row in {row.settings["dataset"]: row for row in results.rows if not row.failed}.values():
+        data, network = row.data, row.network
+        lines.append([row.settings["dataset"], f"{data['count']:,}", " × ".join(map(str, data["shape"])),
+                      data["fingerprint"], Path(row.settings["reference"]).name, f"{network.get('parameters', 0):,}"])
     return Table(["data", "images", "shape", "fingerprint", "network", "parameters"], lines)
 
 
@@ -113,11 +113,11 @@ def _environment(rows: Sequence[Row]) -> dict[str, str]:
     """What the rows say of the machines they ran on."""
     seen: dict[str, dict[str, None]] = {}
     for row in rows:
-        found: dict[str, Any] = {**row["environment"], **row["environment"]["versions"]}
+        found: dict[str, Any] = {**row.environment, **row.environment["versions"]}
         for key, value in found.items():
             if key not in ("versions", "scorelens") and value is not None:
                 seen.setdefault(key, {})[str(value)] = None
-    hours = sum(row["seconds"] for row in rows) / 3600
-    peak = max((row["peak_memory_bytes"] or 0 for row in rows), default=0)
+    hours = sum(row.seconds for row in rows) / 3600
+    peak = max((row.peak_memory_bytes or 0 for row in rows), default=0)
     return {**{key: ", ".join(values) for key, values in seen.items()},
             "time": f"{hours:.2f} hours in all cells", "peak memory": f"{peak / 1e9:.2f} GB in the largest"}

@@ -11,14 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.paper.presets import ANOTHER_SEED, PAPER_THRESHOLD
-from scorelens.paper.results import Results, family, option
-from scorelens.paper.results import Row as Measured
+from scorelens.paper.numbers import PAPER_THRESHOLD
+from scorelens.paper.presets import ANOTHER_SEED
+from scorelens.paper.results import Results, family
 from scorelens.report.bench_views import label
 from scorelens.report.fields import Strip, field_figure, gain_curves
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
 from scorelens.report.voids import void_curves
+from scorelens.results import Row as Measured
 
 COLUMNS = 3  # panels beside each other
 SUFFIXES = (".png", ".pdf")
@@ -32,7 +33,7 @@ class Drawing:
     figures: Path
 
     def arrays(self, row: Measured) -> Mapping[str, np.ndarray]:
-        path = self.folder / row.get("pictures", "")
+        path = self.folder / row.pictures
         return dict(np.load(path)) if path.is_file() else {}
 
     def save(self, name: str, caption: str, draw: Callable[[Path], None]) -> Figure:
@@ -48,9 +49,9 @@ def samples(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
         pictures = [(row, to.arrays(row)) for row in rows]
         pictures = [(row, arrays) for row, arrays in pictures if "samples" in arrays]
         if pictures:
-            mosaic = [Row(Path(rows[0]["reference"]).name, _floats(pictures[0][1]["reference"])),
+            mosaic = [Row(Path(rows[0].settings["reference"]).name, _floats(pictures[0][1]["reference"])),
                       *(Row(label(family(row)), _floats(arrays["samples"])) for row, arrays in pictures)]
-            columns = [f"seed {rows[0]['seed'] + k}" for k in range(len(mosaic[0].images))]
+            columns = [f"seed {rows[0].settings['seed'] + k}" for k in range(len(mosaic[0].images))]
             yield to.save(f"samples-{_file(dataset)}", f"Samples on {dataset}: each column starts from one noise",
                           lambda path, m=mosaic, c=columns: labelled_rows(m, path, columns=c))  # type: ignore[misc]
 
@@ -70,10 +71,10 @@ def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
         shown = [(row, to.arrays(row)) for row in rows if family(row) in ("locality", "wiener", "optimal")]
         shown = [(row, arrays) for row, arrays in shown if "steps" in arrays]
         if shown:
-            steps = len(rows[0]["path"])
-            strips = [Row(Path(rows[0]["reference"]).name, _floats(shown[0][1]["reference_steps"][:steps])),
+            steps = len(rows[0].metrics["path"])
+            strips = [Row(Path(rows[0].settings["reference"]).name, _floats(shown[0][1]["reference_steps"][:steps])),
                       *(Row(label(family(row)), _floats(arrays["steps"][:steps])) for row, arrays in shown)]
-            columns = [f"σ = {point['sigma']:.3g}" for point in rows[0]["path"]]
+            columns = [f"σ = {point['sigma']:.3g}" for point in rows[0].metrics["path"]]
             yield to.save(f"steps-{_file(dataset)}", f"Predictions of x0 along one trajectory on {dataset}",
                           lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
 
@@ -97,11 +98,11 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
     def draw(path: Path) -> None:
         figure, panels = _panels(list(found))
         for axes, rows in zip(panels, found.values(), strict=True):
-            exact = next((row for row in rows if option(row, "softmax_batch") is None), None)
+            exact = next((row for row in rows if row.options.get("softmax_batch") is None), None)
             if exact is not None:
-                axes.axhspan(exact["r2"]["low"], exact["r2"]["high"], color=INK, alpha=0.1, lw=0)
-                axes.axhline(exact["r2"]["mean"], color=INK, lw=1.2, label="exact")
-            points = sorted((float(option(row, "softmax_batch") or 0), row["r2"]) for row in rows if row is not exact)
+                axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
+                axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
+            points = sorted((float(row.options.get("softmax_batch") or 0), row.r2) for row in rows if row is not exact)
             _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
             axes.set_xscale("log")
             axes.set(xlabel="images in a softmax", ylabel="r2")
@@ -114,20 +115,21 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 
 def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """What a tolerance costs: rms by noise level for each tolerance, on each dataset."""
-    found = {dataset: [row for row in rows if option(row, "tolerance")] for dataset, rows in results.of(preset).items()}
-    found = {dataset: rows for dataset, rows in found.items() if any(row["rms"] > 0 for row in rows)}
+    found = {dataset: [row for row in rows if "tolerance" in row.options]
+             for dataset, rows in results.of(preset).items()}
+    found = {dataset: rows for dataset, rows in found.items() if any(row.metrics["rms"] > 0 for row in rows)}
 
     def draw(path: Path) -> None:
         figure, panels = _panels(list(found))
         for axes, rows in zip(panels, found.values(), strict=True):
             for k, row in enumerate(rows):
-                asked, steps = option(row, "tolerance") or 0.0, [step for step in row["path"] if step["rms"] > 0]
+                asked, steps = row.options["tolerance"], [step for step in row.metrics["path"] if step["rms"] > 0]
                 axes.axhline(asked, color=f"C{k}", lw=0.8, ls="--")
                 axes.plot([step["sigma"] for step in steps], [step["rms"] for step in steps], "o-", ms=3, color=f"C{k}",
                           label=f"tolerance {asked:g}")
             axes.set_xscale("log")
             axes.set_yscale("log")
-            sigmas = [step["sigma"] for step in rows[0]["path"]]
+            sigmas = [step["sigma"] for step in rows[0].metrics["path"]]
             axes.set_xlim(1.5 * max(sigmas), min(sigmas) / 1.5)
             axes.set(xlabel="noise level σ, falling", ylabel="largest rms of x0_hat")
         _legend(figure, panels)
@@ -141,17 +143,17 @@ def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Fig
 def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """Errors by noise level, and one held-out image through every model."""
     for dataset, rows in results.of(preset).items():
-        flat = [{"model": label(family(row)), **level} for row in rows for level in row["levels"]]
+        flat = [{"model": label(family(row)), **level} for row in rows for level in row.metrics["levels"]]
         yield to.save(f"voids-{_file(dataset)}", f"{dataset}: error of one step on held-out images, by noise level",
                       lambda path, f=flat, d=dataset: void_curves(f, path, title=d))  # type: ignore[misc]
         pictures = [(row, to.arrays(row)) for row in rows]
         pictures = [(row, arrays) for row, arrays in pictures if "predictions" in arrays]
         if pictures:
-            count = len(rows[0]["levels"])
+            count = len(rows[0].metrics["levels"])
             held_out = _floats(pictures[0][1]["held_out"])
             strips = [Row("held-out image", held_out.expand(count, *held_out.shape[1:])),
                       *(Row(label(family(row)), _floats(arrays["predictions"])) for row, arrays in pictures)]
-            columns = [f"σ = {level['sigma']:.3g}" for level in rows[0]["levels"]]
+            columns = [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]]
             yield to.save(f"teleporting-{_file(dataset)}", f"{dataset}: one held-out image, noised and denoised in one "
                           "step; the optimal denoiser goes to a training image instead",
                           lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
@@ -164,9 +166,9 @@ def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
         for row in rows:
             arrays = to.arrays(row)
             if "centre" in arrays:
-                sigmas = list(dict.fromkeys(f["sigma"] for f in row["fields"]))
-                pixels = list(dict.fromkeys(tuple(f["pixel"]) for f in row["fields"]))
-                strips.append(Strip(row["method"], arrays["centre"], pixels[len(pixels) // 2], dataset))
+                sigmas = list(dict.fromkeys(f["sigma"] for f in row.metrics["fields"]))
+                pixels = list(dict.fromkeys(tuple(f["pixel"]) for f in row.metrics["fields"]))
+                strips.append(Strip(row.label, arrays["centre"], pixels[len(pixels) // 2], dataset))
     if strips:
         yield to.save("fields", "Sensitivity fields of the centre pixel by noise level, each normalized by itself",
                       lambda path: field_figure(strips, sigmas, path))
@@ -175,14 +177,14 @@ def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """The mark in the fields, and how much of it passes."""
     rows = [row for found in results.of(preset).values() for row in found]
-    strips = [Strip(row["method"], to.arrays(row)["maps"], (-1, -1), f"γ = {row['gamma']:g}",
-                    [mark["snr"] > 0.1 for mark in row["marks"]]) for row in rows if "maps" in to.arrays(row)]
+    strips = [Strip(row.label, to.arrays(row)["maps"], (-1, -1), f"γ = {row.metrics['gamma']:g}",
+                    [mark["snr"] > 0.1 for mark in row.metrics["marks"]]) for row in rows if "maps" in to.arrays(row)]
     if strips:
-        sigmas = [mark["sigma"] for mark in rows[0]["marks"]]
+        sigmas = [mark["sigma"] for mark in rows[0].metrics["marks"]]
         yield to.save("marks", "Fields of a pixel of the mark; framed where the mark's signal-to-noise ratio is above "
                       "0.1", lambda path: field_figure(strips, sigmas, path, root=True))
     if rows:
-        marks = [mark for row in rows for mark in row["marks"]]
+        marks = [mark for row in rows for mark in row.metrics["marks"]]
         yield to.save("gain", "How much of the mark a network passes, and the prediction",
                       lambda path: gain_curves(marks, path))
 
@@ -201,12 +203,13 @@ def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: s
         methods = list(dict.fromkeys(family(row) for rows in found.values() for row in rows))
         for axes, rows in zip(panels, found.values(), strict=True):
             for row in rows:
-                sigmas = [point["sigma"] for point in row["path"]]
+                sigmas = [point["sigma"] for point in row.metrics["path"]]
                 name = family(row)
                 colour = INK if name == ANOTHER_SEED else f"C{methods.index(name)}"
-                _curve(axes, sigmas, [point[key] for point in row["path"]], colour, label(name))
+                _curve(axes, sigmas, [point[key] for point in row.metrics["path"]], colour, label(name))
             if key == "novelty":
-                _curve(axes, sigmas, [point["reference_novelty"] for point in rows[0]["path"]], "C9", "the network")
+                points = rows[0].metrics["path"]
+                _curve(axes, sigmas, [point["reference_novelty"] for point in points], "C9", "the network")
             axes.set_xscale("log")
             axes.invert_xaxis()
             if key == "mse":
@@ -229,11 +232,11 @@ def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlab
     def draw(path: Path) -> None:
         figure, panels = _panels(list(found))
         for axes, (dataset, rows) in zip(panels, found.items(), strict=True):
-            smallest = min((option(row, name) or 1.0 for row in rows), default=1.0)
-            names = [row["method"].partition(":")[0] for row in rows]  # whichever threshold was chosen, it is one curve
+            smallest = min((row.options.get(name) or 1.0 for row in rows), default=1.0)
+            names = [row.denoiser for row in rows]  # whichever threshold was chosen, it is one curve
             for k, method in enumerate(dict.fromkeys(names)):
                 mine = [row for row, own in zip(rows, names, strict=True) if own == method]
-                _band(axes, [option(row, name) or smallest / 3 for row in mine], [row["r2"] for row in mine], f"C{k}",
+                _band(axes, [row.options.get(name) or smallest / 3 for row in mine], [row.r2 for row in mine], f"C{k}",
                       label(method))
             if dataset in paper:
                 axes.plot(list(paper[dataset]), list(paper[dataset].values()), "--", color="C7", lw=1.2,

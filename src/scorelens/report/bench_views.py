@@ -6,10 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from scorelens.analysis.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
-from scorelens.paper.presets import (
-    ANOTHER_SEED,
-    DATASETS,
-    ENERGIES,
+from scorelens.paper.numbers import (
     PAPER_FID,
     PAPER_LOW_RANK,
     PAPER_MSE,
@@ -17,24 +14,23 @@ from scorelens.paper.presets import (
     PAPER_R2,
     PAPER_SECONDS,
     PAPER_THRESHOLD,
-    THRESHOLDS,
     Value,
 )
+from scorelens.paper.presets import ANOTHER_SEED, DATASETS, ENERGIES, THRESHOLDS
 from scorelens.paper.results import (
     BATCH_MEAN,
     CHOSEN,
     PUBLISHED,
     VARIANTS,
     Results,
-    Row,
     against_paper,
     difference,
     family,
     limits,
-    option,
     order,
 )
 from scorelens.report.html import Cell, Table, Text
+from scorelens.results import Row
 
 Block = Table | Text
 MISSING = "–"
@@ -57,15 +53,15 @@ def agreement(results: Results, preset: str) -> Iterator[Block]:
     """r2 and MSE of each method on each dataset, beside the paper's; then what they say."""
     for dataset, rows in results.of(preset).items():
         paper_r2, paper_mse = PAPER_R2.get(dataset, {}), PAPER_MSE.get(dataset, {})
-        best = max((row["r2"]["mean"] for row in rows if family(row) not in (ANOTHER_SEED, *VARIANTS)),
+        best = max((row.r2["mean"] for row in rows if family(row) not in (ANOTHER_SEED, *VARIANTS)),
                    default=None)
         lines: list[list[Cell | str]] = []
         for row in rows:
             name = family(row)
             lines.append([Cell(label(name), note=_options(row)), _score(row, "r2", best),
-                          *_beside(row["r2"]["mean"], paper_r2.get(name), shade=True),
-                          f"{row['mse']['mean']:.3f} ± {row['mse']['std']:.3f}",
-                          *_beside(row["mse"]["mean"], paper_mse.get(name))[:1], limits(row)])
+                          *_beside(row.r2["mean"], paper_r2.get(name), shade=True),
+                          f"{row.metrics['mse']['mean']:.3f} ± {row.metrics['mse']['std']:.3f}",
+                          *_beside(row.metrics["mse"]["mean"], paper_mse.get(name))[:1], limits(row)])
         edition = f" (the paper: {paper_name(dataset)})" if paper_name(dataset) else " (not in the paper)"
         header = ["method", "r2", "paper", "difference", "MSE", "paper's MSE", "measured on"]
         if not paper_r2:
@@ -97,26 +93,26 @@ def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
             (CHOSEN, "locality", "Locality at the threshold of our ablation, instead of the paper's"),
             (CHOSEN, "wiener", "Locality at the threshold of our ablation, instead of the Wiener filter")):
         if name in mine and other in mine:
-            gap, count = difference(mine[name], mine[other]), min(mine[m]["num"] for m in (name, other))
-            ours, theirs = (sum(mine[m]["each"]["r2"][:count]) / count for m in (name, other))
+            gap, count = difference(mine[name], mine[other]), min(mine[m].settings["num"] for m in (name, other))
+            ours, theirs = (sum(mine[m].metrics["each"]["r2"][:count]) / count for m in (name, other))
             yield (f"{words}: r2 {ours:.3f} instead of {theirs:.3f} on the same noise, {gap.mean:+.3f} "
                    f"({gap.low:+.3f} to {gap.high:+.3f}).")
 
 
 def novelty(results: Results, preset: str) -> Iterator[Block]:
-    yield _by_dataset(results, preset, lambda row: row["novelty_mse"]["mean"], ".3f",
+    yield _by_dataset(results, preset, lambda row: row.metrics["novelty_mse"]["mean"], ".3f",
                       {d: {m: v[0] for m, v in methods.items()} for d, methods in PAPER_NOVELTY.items()},
                       "Mean squared distance of the samples to the nearest training image; the paper's below")
 
 
 def runtime(results: Results, preset: str) -> Iterator[Block]:
-    yield _by_dataset(results, preset, lambda row: row["seconds_per_image"], ".3g", PAPER_SECONDS,
+    yield _by_dataset(results, preset, lambda row: row.metrics["seconds_per_image"], ".3g", PAPER_SECONDS,
                       "Seconds of a sample of ten steps, divided by the number sampled at once; the paper's, on a GPU, "
                       "below")
-    seen = {(row["environment"]["device"], row["environment"]["threads"]) for rows in results.of(preset).values()
+    seen = {(row.environment["device"], row.environment["threads"]) for rows in results.of(preset).values()
             for row in rows}
     fewer = [f"{label(family(row))} on {d}, {limits(row)}" for d, rows in results.of(preset).items()
-             for row in rows if "images_limit" in row["method"]]
+             for row in rows if "images_limit" in row.options]
     yield Text([f"Ours: {'; '.join(f'{device}, {threads} threads' for device, threads in sorted(seen))}.",
                 *([f"Some methods saw fewer images than there are, and took the time of the fewer: {'; '.join(fewer)}."]
                   if fewer else [])])
@@ -124,9 +120,9 @@ def runtime(results: Results, preset: str) -> Iterator[Block]:
 
 def dynamics(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
-        sigmas = [point["sigma"] for point in rows[0]["path"]]
+        sigmas = [point["sigma"] for point in rows[0].metrics["path"]]
         yield Table(["method", *(f"σ = {s:.3g}" for s in sigmas)],
-                    [[label(family(row)), *(f"{p['mse']['mean']:.4f}" for p in row["path"])] for row in rows],
+                    [[label(family(row)), *(f"{p['mse']['mean']:.4f}" for p in row.metrics["path"])] for row in rows],
                     f"{dataset}: mean squared difference of the predictions of x0, each on its own trajectory")
 
 
@@ -135,11 +131,11 @@ def threshold(results: Results, preset: str) -> Iterator[Block]:
                     {d: {t: v[0] for t, v in values.items()} for d, values in PAPER_THRESHOLD.items()},
                     "r2 of locality by the threshold of its masks; the paper's below")
     for dataset, rows in results.of(preset).items():
-        best = max(rows, key=lambda row: row["r2"]["mean"])
+        best = max(rows, key=lambda row: row.r2["mean"])
         paper = PAPER_THRESHOLD.get(dataset)
         told = f" (the paper's best: {max(paper, key=lambda t: paper[t][0]):g})" if paper else ""
-        ties = [f"{option(row, 'threshold'):g}" for row in rows if row is not best and difference(best, row).low <= 0]
-        yield Text([f"{dataset}: best at τ = {option(best, 'threshold'):g}{told}, r2 {best['r2']['mean']:.3f}"
+        ties = [f"{row.options['threshold']:g}" for row in rows if row is not best and difference(best, row).low <= 0]
+        yield Text([f"{dataset}: best at τ = {best.options['threshold']:g}{told}, r2 {best.r2['mean']:.3f}"
                     + (f"; not certainly worse: {', '.join(ties)}." if ties else ".")])
 
 
@@ -155,13 +151,13 @@ def low_rank(results: Results, preset: str) -> Iterator[Block]:
 def softmax(results: Results, preset: str) -> Iterator[Block]:
     lines: list[list[Cell | str]] = []
     for dataset, rows in results.of(preset).items():
-        exact = next((row for row in rows if "batch-mean" not in row["method"]), None)
+        exact = next((row for row in rows if "softmax" not in row.options), None)
         for row in rows:
-            batch = option(row, "softmax_batch")
+            batch = row.options.get("softmax_batch")
             gap = difference(row, exact) if exact is not None and row is not exact else None
-            lines.append([dataset, f"{batch:g}" if batch else "all (exact)", f"{row['r2']['mean']:.3f}",
+            lines.append([dataset, f"{batch:g}" if batch else "all (exact)", f"{row.r2['mean']:.3f}",
                           Cell(f"{gap.mean:+.3f}", note=f"{gap.low:+.3f} … {gap.high:+.3f}", shade=gap.mean / 0.1)
-                          if gap else MISSING, f"{row['mse']['mean']:.4f}", limits(row)])
+                          if gap else MISSING, f"{row.metrics['mse']['mean']:.4f}", limits(row)])
     yield Table(["data", "images in a softmax", "r2", "difference", "MSE", "measured on"], lines,
                 "Locality with one softmax over all images, and with the mean of the softmaxes of batches")
 
@@ -169,15 +165,13 @@ def softmax(results: Results, preset: str) -> Iterator[Block]:
 def tolerance(results: Results, preset: str) -> Iterator[Block]:
     lines: list[list[Cell | str]] = []
     for dataset, rows in results.of(preset).items():
-        exact = next((row for row in rows if option(row, "tolerance") is None), None)
+        exact = next((row for row in rows if row.options.get("tolerance") is None), None)
         for row in rows:
-            asked = option(row, "tolerance")
+            asked = row.options.get("tolerance")
             gap = difference(row, exact) if exact is not None and row is not exact else None
-            lines.append([dataset, f"{asked:g}" if asked else "exact", f"{row['r2']['mean']:.3f}",
+            lines.append([dataset, f"{asked:g}" if asked else "exact", f"{row.r2['mean']:.3f}",
                           Cell(f"{gap.mean:+.4f}", note=f"{gap.low:+.4f} … {gap.high:+.4f}") if gap else MISSING,
-                          *([f"{row['rms']:.4f}", f"{row['compared']:.0%}",
-                             f"{row['exact_seconds_per_image'] / row['seconds_per_image']:.2f}"] if asked
-                            else [MISSING, "100%", MISSING]), limits(row)])
+                          *(_within(row.metrics) if asked else [MISSING, "100%", MISSING]), limits(row)])
     yield Table(["data", "tolerance", "r2", "difference", "largest rms", "images compared", "exact / within",
                  "measured on"], lines,
                 "Locality within a tolerance: r2 with the network; the largest rms of x0_hat of a step and sample, "
@@ -185,27 +179,32 @@ def tolerance(results: Results, preset: str) -> Iterator[Block]:
                 "plan's time over its own")
 
 
+def _within(metrics: Mapping[str, Any]) -> list[str]:
+    return [f"{metrics['rms']:.4f}", f"{metrics['compared']:.0%}",
+            f"{metrics['exact_seconds_per_image'] / metrics['seconds_per_image']:.2f}"]
+
+
 def voids(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
-        yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0]["levels"])],
-                    [[label(family(row)), *(f"{level['mse']['mean']:.3g}" for level in row["levels"])]
+        yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"])],
+                    [[label(family(row)), *(f"{level['mse']['mean']:.3g}" for level in row.metrics["levels"])]
                      for row in rows], f"{dataset}: mean squared error of one step on held-out images "
                                        f"({limits(rows[0])})")
 
 
 def sensitivity(results: Results, preset: str) -> Iterator[Block]:
     found = results.of(preset)
-    networks = [(dataset, row) for dataset, rows in found.items() for row in rows if row["method"] != "wiener"]
-    sigmas = list(dict.fromkeys(f["sigma"] for _, row in networks for f in row["fields"]))
+    networks = [(dataset, row) for dataset, rows in found.items() for row in rows if row.denoiser != "wiener"]
+    sigmas = list(dict.fromkeys(f["sigma"] for _, row in networks for f in row.metrics["fields"]))
     yield Table(["data", "network", *(f"σ = {s:.3g}" for s in sigmas)],
-                [[dataset, row["method"], *(f"{_mean(row['fields'], s, 'cosine'):.3f}" for s in sigmas)]
+                [[dataset, row.label, *(f"{_mean(row.metrics['fields'], s, 'cosine'):.3f}" for s in sigmas)]
                  for dataset, row in networks],
                 "Cosine of the network's mean field and the row of the Wiener filter, mean over nine pixels")
 
 
 def architectures(results: Results, preset: str) -> Iterator[Block]:
     yield Table(["network", "r2", "MSE", "measured on"],
-                [[row["method"], _score(row, "r2", None), f"{row['mse']['mean']:.4f}", limits(row)]
+                [[row.label, _score(row, "r2", None), f"{row.metrics['mse']['mean']:.4f}", limits(row)]
                  for rows in results.of(preset).values() for row in rows],
                 "Other networks against the reference U-Net of the same data, from the same noise")
 
@@ -213,8 +212,8 @@ def architectures(results: Results, preset: str) -> Iterator[Block]:
 def self_attention(results: Results, preset: str) -> Iterator[Block]:
     rows = [row for found in results.of(preset).values() for row in found]
     yield Table(["network", "precision", "recall", "r2 with the reference", "novelty", "measured on"],
-                [[row["method"], f"{row['precision']:.3f}", f"{row['recall']:.3f}", f"{row['r2']['mean']:.3f}",
-                  f"{row['novelty_mse']['mean']:.4f}", limits(row)] for row in rows],
+                [[row.label, f"{row.metrics['precision']:.3f}", f"{row.metrics['recall']:.3f}", f"{row.r2['mean']:.3f}",
+                  f"{row.metrics['novelty_mse']['mean']:.4f}", limits(row)] for row in rows],
                 "Quality of the networks' samples in the space of pixels, by the gradient-estimation sampler")
     yield Text(["The paper reports FID on CIFAR-10: " + ", ".join(f"{v:g} {k}" for k, v in PAPER_FID.items())
                 + ". It needs Inception weights, which are not to be had here; precision and recall stand in."])
@@ -222,10 +221,10 @@ def self_attention(results: Results, preset: str) -> Iterator[Block]:
 
 def manipulation(results: Results, preset: str) -> Iterator[Block]:
     rows = [row for found in results.of(preset).values() for row in found]
-    seen = visible_by_network(mark for row in rows for mark in row["marks"])
+    seen = visible_by_network(mark for row in rows for mark in row.metrics["marks"])
     yield Table(["network", "γ of its data", "visibility", "visible"],
-                [[row["method"], f"{row['gamma']:g}", f"{seen[row['method']]:.3f}",
-                  "yes" if seen[row["method"]] > MARK_VISIBLE else "no"] for row in rows],
+                [[row.label, f"{row.metrics['gamma']:g}", f"{seen[row.label]:.3f}",
+                  "yes" if seen[row.label] > MARK_VISIBLE else "no"] for row in rows],
                 f"Correlation of field and mark away from the pixel, mean over σ from {MARK_LEVELS[0]:g} to "
                 f"{MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}")
 
@@ -238,7 +237,7 @@ VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
 
 
 def _score(row: Row, metric: str, best: float | None) -> Cell:
-    found = row[metric]
+    found = row.metrics[metric]
     return Cell(f"{found['mean']:.3f} ± {found['std']:.3f}", note=f"{found['low']:.3f} … {found['high']:.3f}",
                 strong=found["mean"] == best)
 
@@ -252,8 +251,7 @@ def _beside(ours: float, paper: Value | None, shade: bool = False) -> list[Cell 
 
 
 def _options(row: Row) -> str:
-    given = row["method"].partition(":")[2].replace("softmax=batch-mean", "").strip(",")
-    return given.replace("=", " ").replace(",", ", ").replace("_", " ")
+    return ", ".join(f"{key} {value}" for key, value in row.options.items() if key != "softmax").replace("_", " ")
 
 
 def _by_dataset(results: Results, preset: str, value: Callable[[Row], float], form: str,
@@ -276,9 +274,9 @@ def _ablation(results: Results, preset: str, name: str, values: Sequence[float],
     for value in values:
         line: list[Cell | str] = [f"{value:g}"]
         for dataset, rows in found.items():
-            row = next((r for r in rows if (option(r, name) or 0.0) == value), None)
-            best = max(r["r2"]["mean"] for r in rows)
-            line.append(MISSING if row is None else Cell(f"{row['r2']['mean']:.3f}", strong=row["r2"]["mean"] == best,
+            row = next((r for r in rows if r.options.get(name, 0.0) == value), None)
+            best = max(r.r2["mean"] for r in rows)
+            line.append(MISSING if row is None else Cell(f"{row.r2['mean']:.3f}", strong=row.r2["mean"] == best,
                                                          note=_note(paper, dataset, value, ".3f")))
         lines.append(line)
     told = "; ".join(f"{d}: {limits(rows[0])}" for d, rows in found.items())
@@ -290,6 +288,6 @@ def _note(paper: Mapping[str, Mapping[Any, float]], dataset: str, key: Any, form
     return "" if value is None else f"paper {value:{form}}"
 
 
-def _mean(fields: Sequence[Row], sigma: float, key: str) -> float:
+def _mean(fields: Sequence[Mapping[str, Any]], sigma: float, key: str) -> float:
     found = [f[key] for f in fields if f["sigma"] == sigma]
     return sum(found) / len(found) if found else float("nan")
