@@ -12,9 +12,9 @@ ROOT = Path(__file__).parents[1]
 DOCS, RESULTS = ROOT / "docs", ROOT / "perf" / "results"
 
 
-def results() -> list[Row]:
-    """The committed rows of the paper's presets."""
-    return read_rows(RESULTS / "bench.jsonl")
+def results(name: str = "bench") -> list[Row]:
+    """Committed rows of one schema: of the paper's presets, or of another comparison."""
+    return read_rows(RESULTS / f"{name}.jsonl")
 
 
 def rows_of(name: str) -> list[dict[str, Any]]:

@@ -38,7 +38,7 @@ def test_the_page_of_fields_is_written_from_its_rows():
 
 
 def test_the_page_of_methods_is_written_from_the_code_and_its_rows():
-    page = methods_page(rows("methods"))
+    page = methods_page(rows("methods"), results("digits"))
     assert (ROOT / "docs" / "methods.md").read_text() == page, "run python -m tools.pages"
 
 
@@ -133,14 +133,13 @@ def test_all_of_cifar10_is_in_the_results():
 
 def test_the_demo_shows_what_the_project_is_for():
     """Optimal clearly below locality, the best locality within reach of another seed; reported on unseen noise."""
-    found = {(row["method"].split(",")[0], "batch-mean" in row["method"], bool(row.get("chosen"))): row
-             for row in rows("demo")}
+    found = {(row.denoiser, "softmax" in row.options, "chosen" in row.settings): row for row in results("demo")}
     tuned, published = found["locality", False, True], found["locality", True, True]
-    seed = next(row for row in found.values() if row["role"] == "another seed")
-    assert found["optimal", False, False]["r2"]["high"] < found["locality", False, False]["r2"]["low"]
-    assert tuned["r2"]["mean"] > seed["r2"]["mean"] - 0.05 and seed["r2"]["mean"] >= 0.9
-    assert tuned["noise"]["seeds"] == [128, 255] and tuned["chosen"]["seeds"] == [0, 127]
-    assert published["options"]["softmax"] == "batch-mean"
+    seed = next(row for row in found.values() if row.settings["role"] == "another seed")
+    assert found["optimal", False, False].r2["high"] < found["locality", False, False].r2["low"]
+    assert tuned.r2["mean"] > seed.r2["mean"] - 0.05 and seed.r2["mean"] >= 0.9
+    assert tuned.noise["seeds"] == [128, 255] and tuned.settings["chosen"]["seeds"] == [0, 127]
+    assert published.options["softmax"] == "batch-mean"
 
 
 def test_the_foundation_keeps_within_its_limits():
@@ -166,7 +165,6 @@ def test_calibrated_patches_shrink_with_the_noise():
 
 
 def test_every_method_is_compared_on_digits():
-    found = [row for row in rows("methods") if row["cell"].startswith("digits")]
-    compared = {row["denoiser"]: row for row in found if "denoiser" in row}
+    compared = {row.denoiser: row for row in results("digits") if row.settings["role"] == "denoiser"}
     assert set(compared) == set(DENOISERS)
-    assert compared["kernel"]["r2"]["mean"] > compared["optimal"]["r2"]["mean"]
+    assert compared["kernel"].r2["mean"] > compared["optimal"].r2["mean"]

@@ -8,6 +8,7 @@ from typing import Any
 
 from scorelens.denoisers import DENOISERS
 from scorelens.report.tables import markdown
+from scorelens.results import Row
 
 METHODS_INTRODUCTION = """# All methods
 
@@ -42,12 +43,12 @@ The clustered approximation (`clusters=128`) against exact, on 500 MNIST images,
 """
 
 
-def methods_page(rows: list[dict[str, Any]]) -> str:
+def methods_page(rows: list[dict[str, Any]], digits: list[Row]) -> str:
     """What there is, how well it predicts a network on digits, and what patches cost."""
     found = {row["cell"]: row for row in rows}
     names = [f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()]
     parts = [METHODS_INTRODUCTION, "| method | what it is |", "| :--- | :--- |", *names]
-    parts += [_digits_section([row for row in rows if row["cell"].startswith("digits") and "r2" in row]),
+    parts += [_digits_section([row for row in digits if "r2" in row.metrics]),
               _sizes_section([row for row in rows if row["cell"].startswith("calibration")]),
               _els_section(found["els"], [row for row in rows if row["cell"].startswith("clusters")])]
     return "\n".join(parts)
@@ -61,12 +62,13 @@ def _about(builder: Any) -> str:
     return re.split(r"(?<!al)\. ", text)[0].removesuffix(".")  # but not after "et al."
 
 
-def _digits_section(rows: list[dict[str, Any]]) -> str:
-    cells = [[row["method"], f"{row['r2']['mean']:.3f}", f"{row['r2']['low']:.3f} … {row['r2']['high']:.3f}",
-              f"{row['novelty_rms']['mean']:.3f}", f"{row['memorized']['mean']:.0%}",
-              f"{1000 * row['seconds_per_image']:.0f}"] for row in sorted(rows, key=lambda row: -row["r2"]["mean"])]
-    first, last = rows[0]["noise"]["seeds"]
-    text = DIGITS_INTRODUCTION.format(reference=rows[0]["reference"], first=first, last=last, steps=rows[0]["steps"])
+def _digits_section(rows: list[Row]) -> str:
+    ranked = sorted(rows, key=lambda row: -row.r2["mean"])
+    cells = [[row.label, f"{row.r2['mean']:.3f}", f"{row.r2['low']:.3f} … {row.r2['high']:.3f}",
+              f"{row.metrics['novelty_rms']['mean']:.3f}", f"{row.metrics['memorized']['mean']:.0%}",
+              f"{1000 * row.metrics['seconds_per_image']:.0f}"] for row in ranked]
+    first, last = rows[0].noise["seeds"]
+    text = DIGITS_INTRODUCTION.format(first=first, last=last, **rows[0].settings)
     return text + markdown(["method", "r2", "95 % interval", "novelty", "memorized", "ms an image"], cells)
 
 

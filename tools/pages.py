@@ -11,6 +11,7 @@ from perf.rows import DOCS, ROOT, results, rows_of
 
 from scorelens.report.report_card import ratio_line
 from scorelens.report.tables import markdown
+from scorelens.results import Row
 from tools.fields_page import fields_page
 from tools.methods_page import methods_page
 from tools.results_page import readme_table, results_page
@@ -248,17 +249,17 @@ def zoo_cards() -> dict[str, dict[str, Any]]:
     return {path.parent.name: json.loads(path.read_text()) for path in sorted(found)}
 
 
-def demo_table(rows: list[dict[str, Any]]) -> str:
+def demo_table(rows: list[Row]) -> str:
     """The README's table: what the demo found."""
-    cells = [[row["method"] + (" *" if row.get("chosen") else ""), f"{row['r2']['mean']:.3f}",
-              f"{row['r2']['low']:.3f} … {row['r2']['high']:.3f}", f"{row['novelty_rms']['mean']:.3f}",
-              f"{row['memorized']['mean']:.0%}"] for row in rows if "r2" in row]
+    cells = [[row.label + (" *" if "chosen" in row.settings else ""), f"{row.r2['mean']:.3f}",
+              f"{row.r2['low']:.3f} … {row.r2['high']:.3f}", f"{row.metrics['novelty_rms']['mean']:.3f}",
+              f"{row.metrics['memorized']['mean']:.0%}"] for row in rows if "r2" in row.metrics]
     return markdown(["predicts the U-Net's samples", "r2", "95 % interval", "novelty", "memorized"], cells)
 
 
 def with_tables(readme: str) -> str:
     """The README with each of its tables between two marks."""
-    for name, table in (("demo", demo_table(rows_of("demo"))), ("bench", readme_table(results()))):
+    for name, table in (("demo", demo_table(results("demo"))), ("bench", readme_table(results()))):
         begin, end = MARKS[0].format(name), MARKS[1]
         before, _, rest = readme.partition(begin)
         readme = f"{before}{begin}\n{table}\n{end}{rest.partition(end)[2]}"
@@ -268,7 +269,7 @@ def with_tables(readme: str) -> str:
 if __name__ == "__main__":
     write_performance({row["cell"]: row for row in rows_of("performance")})
     (DOCS / "zoo.md").write_text(zoo_page(zoo_cards()))
-    (DOCS / "methods.md").write_text(methods_page(rows_of("methods")))
+    (DOCS / "methods.md").write_text(methods_page(rows_of("methods"), results("digits")))
     (DOCS / "sensitivity.md").write_text(fields_page())
     (DOCS / "results.md").write_text(results_page(results()))
     (ROOT / "README.md").write_text(with_tables((ROOT / "README.md").read_text()))

@@ -1,8 +1,9 @@
 """Scorelens explains image diffusion models by the statistics of their training data."""
 
+from scorelens.analysis.comparison import Comparison, compare
+from scorelens.analysis.examination import Verdict, explain
 from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
-from scorelens.cli.explain import explain
 from scorelens.data import SOURCES, ImageSet, load_images
 from scorelens.denoisers import DENOISERS, build_denoiser
 from scorelens.jacobian import sensitivity
@@ -18,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DENOISERS",
     "SOURCES",
+    "Comparison",
     "Denoiser",
     "GaussianStats",
     "ImageSet",
@@ -26,9 +28,11 @@ __all__ = [
     "Samples",
     "ScorelensError",
     "Step",
+    "Verdict",
     "bootstrap",
     "build_denoiser",
     "check_denoiser",
+    "compare",
     "ddim_sigmas",
     "explain",
     "fit_gaussian",

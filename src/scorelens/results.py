@@ -9,6 +9,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
@@ -107,6 +108,12 @@ def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **({"processes": distributed.world().size} if distributed.world().size > 1 else {}),
     }
+
+
+def run_record(started: str, clock: float, device: torch.device | str) -> dict[str, Any]:
+    """When a run started, how long it took since `clock` (time.perf_counter), its peak memory and environment."""
+    return {"started": started, "seconds": time.perf_counter() - clock, "peak_memory_bytes": peak_memory(),
+            "environment": environment(device)}
 
 
 def noise_record(seeds: range, noise: Tensor) -> Mapping[str, Any]:

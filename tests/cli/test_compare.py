@@ -9,6 +9,7 @@ from diffusers import UNet2DModel
 
 import scorelens
 from scorelens.cli.parser import main
+from scorelens.results import read_rows
 
 REFERENCE = "digits-unet"
 DATA = ["--data", "digits", "--split", "train"]
@@ -21,7 +22,7 @@ def in_an_empty_folder(tmp_path, monkeypatch):
 
 def compared(tmp_path, *argv):
     assert main(["compare", *DATA, "--reference", REFERENCE, "--num", "4", "--out", "out", *argv]) == 0
-    return {row["method"]: row for row in map(json.loads, (tmp_path / "out" / "rows.jsonl").read_text().splitlines())}
+    return {row.label: row for row in read_rows(tmp_path / "out" / "rows.jsonl") if row.settings["role"] != "network"}
 
 
 def by_hand(model, seeds):
@@ -36,43 +37,43 @@ def test_rows_hold_the_numbers_of_the_public_functions(tmp_path):
     ours, theirs = by_hand(wiener, range(128, 132)), by_hand(network, range(128, 132))
     for name in ("r2", "pearson", "mse"):
         values = getattr(scorelens, name)(ours.steps[-1].x0_hat, theirs.steps[-1].x0_hat).numpy()
-        assert row[name]["mean"] == pytest.approx(values.mean(), rel=1e-5)
-        assert row[name]["std"] == pytest.approx(values.std(ddof=1), rel=1e-4)
-        assert row[name]["median"] == pytest.approx(np.median(values), rel=1e-5)
-        assert row[name]["low"] <= row[name]["mean"] <= row[name]["high"]
+        assert row.metrics[name]["mean"] == pytest.approx(values.mean(), rel=1e-5)
+        assert row.metrics[name]["std"] == pytest.approx(values.std(ddof=1), rel=1e-4)
+        assert row.metrics[name]["median"] == pytest.approx(np.median(values), rel=1e-5)
+        assert row.metrics[name]["low"] <= row.metrics[name]["mean"] <= row.metrics[name]["high"]
     found = scorelens.novelty(ours.images, images)
-    assert row["novelty_rms"]["mean"] == pytest.approx(found.rms.mean().item(), rel=1e-5)
-    assert row["data"]["fingerprint"] == images.fingerprint and row["noise"]["seeds"] == [128, 131]
+    assert row.metrics["novelty_rms"]["mean"] == pytest.approx(found.rms.mean().item(), rel=1e-5)
+    assert row.data["fingerprint"] == images.fingerprint and row.noise["seeds"] == [128, 131]
     for path, points in (("reference_path", theirs.steps), ("own_path", ours.steps)):
         expected = [scorelens.r2(wiener(s.z, s.sigma), network(s.z, s.sigma)).mean().item() for s in points]
-        assert [s["r2"]["mean"] for s in row["single_steps"][path]] == pytest.approx(expected, rel=1e-4)
+        assert [s["r2"]["mean"] for s in row.metrics["single_steps"][path]] == pytest.approx(expected, rel=1e-4)
 
 
 def test_a_network_explains_itself_and_another_seed_comes_by_itself(tmp_path):
     rows = compared(tmp_path, "--denoisers", "wiener", "--networks", REFERENCE)
     assert list(rows)[:3] == [REFERENCE, "digits-unet-seed1", "wiener"]
-    assert rows["digits-unet-seed1"]["role"] == "another seed" and rows["digits-unet-seed1"]["r2"]["mean"] < 1
-    lines = (tmp_path / "out" / "rows.jsonl").read_text().splitlines()
-    itself = next(row for row in map(json.loads, lines) if row["method"] == REFERENCE and row["role"] == "network")
-    assert itself["r2"]["mean"] == pytest.approx(1) and itself["mse"]["mean"] == pytest.approx(0, abs=1e-9)
-    for path in itself["single_steps"].values():
+    assert rows["digits-unet-seed1"].settings["role"] == "another seed" and rows["digits-unet-seed1"].r2["mean"] < 1
+    (itself,) = (row for row in read_rows(tmp_path / "out" / "rows.jsonl") if row.name == f"network: {REFERENCE}")
+    assert itself.r2["mean"] == pytest.approx(1) and itself.metrics["mse"]["mean"] == pytest.approx(0, abs=1e-9)
+    for path in itself.metrics["single_steps"].values():
         assert [s["r2"]["mean"] for s in path] == pytest.approx([1] * 10)
 
 
 def test_options_are_chosen_on_other_noise(tmp_path):
     rows = compared(tmp_path, "--denoisers", "locality:threshold=0.05/0.9", "--skip-single-steps")
     name, row = list(rows.items())[-1]
-    assert row["chosen"]["seeds"] == [0, 3]
+    assert row.settings["chosen"]["seeds"] == [0, 3]
     images = scorelens.load_images("digits", split="train")
     theirs = by_hand(scorelens.load_network(REFERENCE), range(4)).steps[-1].x0_hat
     scores = {}
     for threshold in (0.05, 0.9):
         ours = by_hand(scorelens.build_denoiser("locality", images, threshold=threshold), range(4)).steps[-1].x0_hat
         scores[threshold] = scorelens.r2(ours, theirs).mean().item()
-        assert row["chosen"]["r2"][f"locality:threshold={threshold}"] == pytest.approx(scores[threshold], rel=1e-4)
+        told = row.settings["chosen"]["r2"][f"locality:threshold={threshold}"]
+        assert told == pytest.approx(scores[threshold], rel=1e-4)
     best = max(scores, key=scores.__getitem__)
-    assert row["options"] == {"threshold": best} and name == f"locality, threshold {best}"
-    assert "single_steps" not in row and not (tmp_path / "out" / "single_steps.png").exists()
+    assert row.options == {"threshold": best} and name == f"locality, threshold {best}"
+    assert "single_steps" not in row.metrics and not (tmp_path / "out" / "single_steps.png").exists()
 
 
 def test_table_pictures_and_page_are_written(tmp_path, capsys):

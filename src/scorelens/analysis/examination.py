@@ -1,14 +1,16 @@
-"""One network, examined: does it memorize, does it generalize, what explains it, where does it look?
+"""`explain`: the verdict on one network. Is it trained, does it memorize, does it generalize, what explains it, where
+does it look?
 
-How much is measured follows from the time there is: every part is timed on a few images first.
+How much is measured follows from the time given: every part is timed on a few images first.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,17 +19,25 @@ from scorelens.analysis.comparison import Sampled, agreement, sampled, single_st
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.models import build_model
 from scorelens.analysis.report_card import COUNT, ReportCard, report_card
+from scorelens.analysis.verdict import Sentence, as_records, verdict
 from scorelens.analysis.voids import denoised
 from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
 from scorelens.data.images import ImageSet
+from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
 from scorelens.networks.adapters import Network
+from scorelens.networks.load import load_network
 from scorelens.noise import own_sigmas, seeded_noise
+from scorelens.results import noise_record, run_record
 from scorelens.statistics import fit_gaussian
-from scorelens.types import Denoiser
+from scorelens.types import Denoiser, ScorelensError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 STEPS = 10
 NAME = "network"
+FORMULAS = ("optimal", "wiener", "kernel", "locality")
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
 BACKWARD = 3  # what a vector-Jacobian product costs, in calls
 PROBES = 16  # of linearity
@@ -84,6 +94,77 @@ class Findings:
     nearest: Tensor  # those training images
     fields: Mapping[str, Tensor] = field(default_factory=dict)  # of the centre: [levels, H, W]
     card: ReportCard | None = None  # None without held-out images
+
+
+@dataclass(frozen=True, eq=False)
+class Verdict:
+    """What a network learned, in sentences that each have a number and a threshold; and everything behind them."""
+
+    sentences: list[Sentence]
+    findings: Findings
+    record: Mapping[str, Any]
+
+    @property
+    def memorized(self) -> float:
+        """The share of samples that copy a training image."""
+        return float(self.findings.numbers["memorization"]["memorized"]["mean"])
+
+    def table(self) -> str:
+        """The sentences, as a list."""
+        return "\n".join(f"- {sentence.text}" for sentence in self.sentences)
+
+    def figure(self) -> Figure:
+        """The report card's figure: held-out error by noise level."""
+        if self.findings.card is None:
+            raise ScorelensError("there are no held-out images, so there is no report card to draw; give heldout=")
+        return self.findings.card.figure()
+
+    def save(self, folder: str | Path) -> Path:
+        """Write verdict.json, run.json, report.html and its pictures into a new folder."""
+        from scorelens.report.explain import write_explanation
+
+        found = self.findings
+        with fresh_folder(Path(folder)) as partial:
+            for name in ("verdict.json", "run.json"):
+                write_json(partial / name, self.record)
+            write_explanation(self.record, found.suspicious, found.nearest, found.fields, partial, found.card)
+        return Path(folder)
+
+
+def explain(network: str | Network, images: ImageSet, heldout: ImageSet | None = None, *,
+            formulas: Sequence[str] = FORMULAS, minutes: float = 5.0, seed: int = 0,
+            device: torch.device | str = "cpu", name: str | None = None, repeat: str = "",
+            on_plan: Callable[[Plan], None] = lambda plan: None) -> Verdict:
+    """Explain a trained network: is it trained, does it memorize, does it generalize, what predicts it, where does it
+    look?
+
+    Args:
+        network: a zoo name, a folder, a hub id, or what load_network returns.
+        images: its training images.
+        heldout: images of the same kind that it was not trained on.
+        formulas: closed-form denoisers that may explain it, with their options.
+        minutes: time to spend; how much is measured follows from it.
+        seed: the noise of sample k is drawn from seed + k.
+        name: what to call the network; by default its zoo name or folder.
+        repeat: the command that repeats this, for the page.
+        on_plan: called with the plan before it is carried out.
+    """
+    if not minutes > 0:
+        raise ScorelensError(f"minutes must be a number > 0, got {minutes:g}")
+    clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    called = name or (Path(network).name if isinstance(network, str) else NAME)
+    loaded = load_network(network, shape=images.shape) if isinstance(network, str) else network
+    subject = Subject(loaded, images, heldout, build_models(formulas, images), torch.device(device), seed)
+    plan = make_plan(subject, 60 * minutes - (time.perf_counter() - clock))
+    on_plan(plan)
+    findings = examine(subject, plan)
+    sentences = verdict(findings.numbers)
+    record = {"command": "explain", "network": {"name": called, **loaded.describe()}, "data": images.describe(),
+              "held_out": heldout.describe() if heldout is not None else None, "plan": asdict(plan),
+              "noise": noise_record(range(seed, seed + plan.samples), subject.noise(plan.samples)),
+              "findings": findings.numbers, "verdict": as_records(sentences), "repeat": repeat,
+              **run_record(started, clock, device)}
+    return Verdict(sentences, findings, record)
 
 
 def build_models(names: Sequence[str], images: ImageSet) -> dict[str, Denoiser]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from scorelens.cli.compare import Setting, carry_out
+from scorelens.analysis.comparison import compare
+from scorelens.cli.compare import write
+from scorelens.cli.run_folder import output_folder
 from scorelens.data import load_images
-from scorelens.distributed import choose_device
-from scorelens.networks.load import load_network
-from scorelens.noise import ddim_sigmas
 
 THRESHOLDS = "0.02/0.05/0.1/0.2"
 SHOWCASE = ("optimal", "nearest", "smoothed", "wiener", "locality", f"locality:threshold={THRESHOLDS}",
@@ -25,7 +24,8 @@ def demo(*, num: int = 128, steps: int = 10, out: Path | None = None) -> Path:
         steps: number of noise levels, on the paper's grid.
         out: folder for the results; it must not exist. By default runs/demo-digits
     """
-    setting = Setting(load_images("digits", split="train"), load_network("digits-unet"), "digits-unet",
-                      ddim_sigmas(steps).tolist(), seeds=range(num, 2 * num), tuning_seeds=range(num),
-                      device=choose_device("cpu"), with_single_steps=True)
-    return carry_out("demo", "digits", setting, NETWORKS, SHOWCASE, out, TITLE)
+    folder = output_folder("demo", "digits", out)
+    images = load_images("digits", split="train")
+    result = compare("digits-unet", images, SHOWCASE, networks=NETWORKS, num=num, steps=steps, seed=num, tuning_seed=0,
+                     title=TITLE)
+    return write(result, folder)

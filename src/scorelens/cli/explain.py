@@ -3,30 +3,22 @@
 from __future__ import annotations
 
 import shlex
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from scorelens.analysis.examination import Subject, build_models, examine, make_plan
-from scorelens.analysis.verdict import as_records, verdict
-from scorelens.cli.run_folder import run_folder
+from scorelens.analysis import examination
+from scorelens.cli.run_folder import output_folder
 from scorelens.data import load_images
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
-from scorelens.files import write_json
 from scorelens.networks.load import load_network
-from scorelens.report.explain import write_explanation
-from scorelens.results import noise_record
 from scorelens.types import CheckFailedError, ScorelensError
-
-MODELS = ("optimal", "wiener", "kernel", "locality")
 
 
 def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, test: ImageSet | None = None,
-            models: Sequence[str] = MODELS, minutes: float = 5.0, fail_if_memorized: float | None = None, seed: int = 0,
-            trust_pickle: bool = False, device: str = "auto", out: Path | None = None) -> Path:
+            models: Sequence[str] = examination.FORMULAS, minutes: float = 5.0, fail_if_memorized: float | None = None,
+            seed: int = 0, trust_pickle: bool = False, device: str = "auto", out: Path | None = None) -> Path:
     """Explain a trained network: does it memorize, does it generalize, what predicts it, where does it look?
 
     Args:
@@ -41,37 +33,22 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/explain-...
     """
-    if not minutes > 0:
-        raise ScorelensError(f"minutes must be a number > 0, got {minutes:g}")
     if fail_if_memorized is not None and not 0 <= fail_if_memorized < 1:
         raise ScorelensError(f"fail_if_memorized is a share, at least 0 and below 1; got {fail_if_memorized:g}")
-    clock, place = time.perf_counter(), choose_device(device)
-    name = Path(checkpoint).name
+    name, chosen = Path(checkpoint).name, choose_device(device)
     network = load_network(checkpoint, shape=images.shape, trust_pickle=trust_pickle)
-    held_out = _held_out(images, holdout, test)
-    with run_folder("explain", name, out, place) as run:
-        subject = Subject(network, images, held_out, build_models(models, images), place, seed)
-        plan = make_plan(subject, 60 * minutes - (time.perf_counter() - clock))
-        print(f"{name} on {images.name}: {plan}")
-        found = examine(subject, plan)
-        sentences = verdict(found.numbers)
-        record = {"network": {"name": name, **network.describe()}, "data": images.describe(),
-                  "held_out": held_out.describe() if held_out is not None else None, "plan": asdict(plan),
-                  "noise": noise_record(range(seed, seed + plan.samples), subject.noise(plan.samples)),
-                  "findings": found.numbers, "verdict": as_records(sentences),
-                  "repeat": _repeat(images, checkpoint, {
-                      "holdout": holdout, "models": models, "minutes": minutes, "seed": seed,
-                      "trust-pickle": trust_pickle})}
-        run.record.update(record)
-        write_json(run.folder / "verdict.json", record)
-        write_explanation(record, found.suspicious, found.nearest, found.fields, run.folder, found.card)
-    print("\n".join(f"- {sentence.text}" for sentence in sentences))
-    print(f"page: {run.final / 'report.html'}")
-    share = found.numbers["memorization"]["memorized"]["mean"]
-    if fail_if_memorized is not None and share > fail_if_memorized:
-        raise CheckFailedError(f"{name} memorizes: {share:.1%} of its samples copy a training image, more than "
-                               f"{fail_if_memorized:.1%}")
-    return run.final
+    heldout = _held_out(images, holdout, test)
+    folder = output_folder("explain", name, out)
+    options = {"holdout": holdout, "models": models, "minutes": minutes, "seed": seed, "trust-pickle": trust_pickle}
+    result = examination.explain(network, images, heldout, formulas=models, minutes=minutes, seed=seed, device=chosen,
+                                 name=name, repeat=_repeat(images, checkpoint, options),
+                                 on_plan=lambda plan: print(f"{name} on {images.name}: {plan}"))
+    result.save(folder)
+    print(f"{result.table()}\npage: {folder / 'report.html'}")
+    if fail_if_memorized is not None and result.memorized > fail_if_memorized:
+        raise CheckFailedError(f"{name} memorizes: {result.memorized:.1%} of its samples copy a training image, more "
+                               f"than {fail_if_memorized:.1%}")
+    return folder
 
 
 def _repeat(images: ImageSet, checkpoint: str, options: Mapping[str, Any]) -> str:

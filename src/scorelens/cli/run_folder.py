@@ -28,6 +28,14 @@ class Run:
     record: dict[str, Any] = field(default_factory=dict)
 
 
+def output_folder(command: str, label: str, out: Path | None) -> Path:
+    """Where a command writes its results: `out`, which must not exist, else the next free runs/<command>-<label>."""
+    folder = Path(out).expanduser() if out is not None else _next_free(Path("runs"), f"{command}-{label}")
+    if folder.exists():
+        raise ScorelensError(f"the output folder {folder} exists; choose another with --out, or remove it")
+    return folder
+
+
 @contextmanager
 def run_folder(command: str, label: str, out: Path | None, device: torch.device | str = "cpu") -> Iterator[Run]:
     """A run whose results appear, complete, in `out` (else the next free `runs/<command>-<label>`), or not at all."""
