@@ -11,7 +11,7 @@ from scorelens import DENOISERS
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
 BASE = {"types", "validation", "progress", "files", "timings", "distributed"}  # what everyone may use
 MODELS = {"noise", "data", "statistics", "posterior", "jacobian", "denoisers", "networks", "sampling", "metrics"}
-MAY_IMPORT = {
+MAY_IMPORT = {  # results draw themselves: the tables and figures of report take their plain rows
     "types": set(),
     "validation": {"types"},
     "progress": set(),
@@ -27,10 +27,9 @@ MAY_IMPORT = {
     # noise for its grids, the Jacobian for masks measured on a network: neither knows more than types
     "denoisers": BASE | {"noise", "data", "statistics", "posterior", "jacobian"},
     "networks": BASE | {"noise", "data"},
-    "sampling": BASE | {"noise"},
+    "sampling": BASE | {"noise", "report"},
     "metrics": BASE | {"data", "statistics"},
     "checks": BASE | {"noise", "data"},
-    # a result draws itself: the tables and figures of report take its plain rows
     "analysis": BASE | MODELS | {"results", "report"},
     "paper": BASE | MODELS | {"results", "analysis"},
     "report": BASE | {"data", "results", "analysis", "paper"},

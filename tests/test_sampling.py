@@ -130,7 +130,7 @@ def test_gradient_estimation_by_its_definition():
         average = 2 * gradients[k] - gradients[k - 1] if k > 0 else gradients[0]
         states.append(states[k] + ([*sigmas, 0.0][k + 1] - sigma) * average)
     for clip in (True, False):
-        result = scorelens.sample(model, noise, sigmas, method="gradient-estimation", clip=clip)
+        result = scorelens.sample(model, noise, sigmas, sampler="gradient-estimation", clip=clip)
         assert [step.sigma for step in result.steps] == sigmas
         for step, (z, z_next) in zip(result.steps, pairwise(states), strict=True):
             torch.testing.assert_close(step.z, z, rtol=1e-12, atol=1e-12)
@@ -180,7 +180,7 @@ def test_impossible_noise_levels_are_refused(digits, sigmas, message):
 
 def test_an_unknown_sampler_is_refused_with_the_nearest_name():
     with pytest.raises(scorelens.ScorelensError, match="did you mean 'heun'"):
-        scorelens.trajectory(lambda z, s: z, torch.zeros(1, 1, 2, 2), [1.0], method="huen")
+        scorelens.trajectory(lambda z, s: z, torch.zeros(1, 1, 2, 2), [1.0], sampler="huen")
 
 
 def test_images_do_not_depend_on_the_batch(digits):

@@ -50,17 +50,32 @@ def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
         temporary.write_text(json.dumps(content, indent=indent, default=str) + "\n")
 
 
+def check_fresh(path: Path) -> Path:
+    """The path, if a new folder can be made there; raises otherwise, and leaves nothing behind."""
+    path = Path(path).expanduser()
+    with _writing(path):
+        Path(tempfile.mkdtemp(dir=next(p for p in path.absolute().parents if p.exists()))).rmdir()
+    return path
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    """One line for what can go wrong when a new folder is made at `path`."""
+    if path.exists():
+        raise ScorelensError(f"the output folder {path} exists; choose another with --out, or remove it")
+    try:
+        yield
+    except OSError as error:
+        raise ScorelensError(f"cannot write to {path}: {error.strerror}; choose another folder with --out") from error
+
+
 @contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
     """A folder that appears, complete, as `path` when the block ends well; an existing one is refused at the start."""
     path = Path(path).expanduser()
-    if path.exists():
-        raise ScorelensError(f"the output folder {path} exists; choose another with --out, or remove it")
-    try:
+    with _writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
-    except OSError as error:
-        raise ScorelensError(f"cannot write to {path}: {error.strerror}; choose another folder with --out") from error
     try:
         yield partial
         partial.chmod(0o777 & ~_umask())

@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from scorelens import distributed, progress
+from scorelens.files import fresh_folder, write_json
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import check_sigma, unknown
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
@@ -23,12 +31,47 @@ class Step:
     z_next: Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Samples:
     """`images`: the final, clipped images. `steps`: the trajectory, one entry per noise level."""
 
     images: Tensor
     steps: list[Step]
+    seconds: list[float] = field(default_factory=list)  # of each step
+
+    @property
+    def prediction(self) -> Tensor:
+        """The raw last x0_hat, on which published r2 is scored."""
+        return self.steps[-1].x0_hat
+
+    def first(self, count: int) -> Samples:
+        """The first trajectories of several."""
+        steps = [replace(step, z=step.z[:count], x0_hat=step.x0_hat[:count], z_next=step.z_next[:count])
+                 for step in self.steps]
+        return Samples(self.images[:count], steps, self.seconds)
+
+    def table(self) -> str:
+        """The noise level and time of each step, as Markdown."""
+        from scorelens.report.samples import samples_table
+
+        return samples_table([step.sigma for step in self.steps], self.seconds)
+
+    def figure(self, title: str = "") -> Figure:
+        """The final images in a grid."""
+        from scorelens.report.figures import grid_figure
+
+        return grid_figure(self.images.cpu(), title=title)
+
+    def save(self, folder: str | Path, title: str = "", record: Mapping[str, Any] | None = None) -> Path:
+        """Write images, trajectory, pictures and run.json into a new folder (under torchrun, rank 0 does)."""
+        from scorelens.report.samples import write_samples
+
+        if distributed.world().is_main:
+            with fresh_folder(Path(folder)) as partial:
+                write_samples(self.images, self.steps, title, partial)
+                write_json(partial / "run.json", {"sigmas": [step.sigma for step in self.steps],
+                                                  "step_seconds": self.seconds, **(record or {})})
+        return Path(folder)
 
 
 def ddim_step(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float, clip: bool) -> Tensor:
@@ -88,27 +131,38 @@ SAMPLERS = {"ddim": ddim, "euler": euler, "heun": heun, "gradient-estimation": g
 
 
 def trajectory(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, *,
-               method: str = "ddim", clip: bool = True) -> Iterator[Step]:
+               sampler: str = "ddim", clip: bool = True) -> Iterator[Step]:
     """Steps from standard normal noise down the noise levels, and from the last one to sigma = 0.
 
     `noise` is DDPM's x_T: the start is z = x_T / sqrt(a) = x_T sqrt(1 + sigma_1^2). A final 0 in `sigmas` may be given.
     """
-    if method not in SAMPLERS:
-        raise unknown("sampler", method, SAMPLERS)
+    if sampler not in SAMPLERS:
+        raise unknown("sampler", sampler, SAMPLERS)
     levels = _decreasing(sigmas)
-    return SAMPLERS[method](denoiser, noise * math.sqrt(1 + levels[0] ** 2), levels, clip)
+    return SAMPLERS[sampler](denoiser, noise * math.sqrt(1 + levels[0] ** 2), levels, clip)
 
 
-def sample(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, *,
-           method: str = "ddim", clip: bool = True) -> Samples:
-    """The whole trajectory. The defaults equal diffusers' DDIMScheduler at its own, on `ddim_sigmas(n)`."""
-    steps = list(trajectory(denoiser, noise, sigmas, method=method, clip=clip))
-    return Samples(finished(steps[-1], clip), steps)
+def sample(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, *, sampler: str = "ddim",
+           clip: bool = True, label: str = "sampling") -> Samples:
+    """The whole trajectory. The defaults equal diffusers' DDIMScheduler at its own, on `ddim_sigmas(n)`.
 
-
-def finished(last: Step, clip: bool = True) -> Tensor:
-    """The final images of a trajectory that has reached sigma = 0."""
-    return last.z_next.clamp(-1, 1) if clip else last.z_next
+    Args:
+        denoiser: any callable denoiser(z, sigma) -> x0_hat.
+        noise: standard normal images, DDPM's x_T.
+        sigmas: decreasing noise levels.
+        sampler: ddim, or a solver of dz/dsigma = (z - x0_hat)/sigma: euler, heun, gradient-estimation.
+        clip: clip x0_hat to [-1, 1] in ddim's steps, and the final images.
+        label: of the progress bar.
+    """
+    levels = _decreasing(sigmas)
+    clock, steps, seconds = time.perf_counter(), [], []
+    walk = trajectory(denoiser, noise, levels, sampler=sampler, clip=clip)
+    for step in progress.steps(walk, label, len(levels)):
+        steps.append(step)
+        seconds.append(time.perf_counter() - clock)
+        clock = time.perf_counter()
+    last = steps[-1].z_next
+    return Samples(last.clamp(-1, 1) if clip else last, steps, seconds)
 
 
 def _decreasing(sigmas: Iterable[float] | Tensor) -> list[float]:

@@ -1,32 +1,50 @@
-"""Where the time goes: code names its phases, and a caller who wants to know collects them."""
+"""What ran and how long it took: code names its phases and plans, and a caller who wants to know collects them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
-_collected: ContextVar[dict[str, float] | None] = ContextVar("timings", default=None)
+
+@dataclass
+class Profile:
+    """Seconds by phase, and the plan of each evaluation of a posterior, in the order in which they ran."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+    plans: list[dict[str, Any]] = field(default_factory=list)
+
+
+_profile: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 
 @contextmanager
-def collected() -> Iterator[dict[str, float]]:
-    """Seconds by phase, of everything that runs within this block."""
-    seconds: dict[str, float] = {}
-    token = _collected.set(seconds)
+def profiled() -> Iterator[Profile]:
+    """Collect what runs within this block."""
+    profile = Profile()
+    token = _profile.set(profile)
     try:
-        yield seconds
+        yield profile
     finally:
-        _collected.reset(token)
+        _profile.reset(token)
+
+
+def record_plan(describe: Callable[[], dict[str, Any]]) -> None:
+    """Note the plan of an evaluation, if anyone collects."""
+    profile = _profile.get()
+    if profile is not None:
+        profile.plans.append(describe())
 
 
 def phase(name: str) -> AbstractContextManager[None]:
-    """A part of the work; costs next to nothing while nobody collects."""
-    seconds = _collected.get()
-    return nullcontext() if seconds is None else _timed(name, seconds)
+    """A part of the work; costs next to nothing if nobody collects."""
+    profile = _profile.get()
+    return nullcontext() if profile is None else _timed(name, profile.seconds)
 
 
 @contextmanager

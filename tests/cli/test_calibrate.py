@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.analysis.comparison import sampled
 from scorelens.analysis.patch_sizes import calibrate, candidate_sizes
 from scorelens.cli import calibrate as module
 from scorelens.cli.parser import main
@@ -21,7 +20,7 @@ def test_the_window_of_a_local_score_model_is_found_again(metric):
     truth = dict(zip(sigmas, [5, 3, 1], strict=True))
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 5, 13)}
     noise = scorelens.seeded_noise(images.shape, range(4))
-    path = sampled(lambda z, sigma: models[truth[sigma]](z, sigma), noise, sigmas)
+    path = scorelens.sample(lambda z, sigma: models[truth[sigma]](z, sigma), noise, sigmas)
     fits = list(calibrate(models.__getitem__, path, list(models), metric))
     assert [fit.size for fit in fits] == [5, 3, 1]
     for fit in fits:
@@ -33,7 +32,7 @@ def test_of_sizes_that_fit_alike_the_largest_is_taken():
     """At overwhelming noise every window gives the mean, and so does the network."""
     images = image_set("smooth", 60, (1, 7, 7))
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 13)}
-    path = sampled(models[1], scorelens.seeded_noise(images.shape, range(4)), [1e4])
+    path = scorelens.sample(models[1], scorelens.seeded_noise(images.shape, range(4)), [1e4])
     assert [fit.size for fit in calibrate(models.__getitem__, path, list(models))] == [13]
 
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.analysis.comparison import Sampled
 from scorelens.analysis.examination import Subject, _seconds_per_image, build_models, examine, make_plan, memorization
 from scorelens.analysis.verdict import THRESHOLDS, linear_share, mean_ratio, verdict
 from scorelens.cli.parser import main
@@ -17,7 +16,7 @@ from scorelens.networks import load_network
 from scorelens.networks.architectures import build_network, preset
 from scorelens.networks.export import export_network
 from scorelens.noise import ddim_timesteps, ddpm_alphas
-from scorelens.sampling import Step
+from scorelens.sampling import Samples, Step
 
 CPU = torch.device("cpu")
 
@@ -126,7 +125,7 @@ def test_the_most_suspicious_samples_are_those_nearest_to_one_image(digits):
     """Of samples between two training images, the one nearest to an end of the line."""
     first, second = digits[0][[0, 900]]
     images = torch.stack([torch.lerp(first, second, share) for share in (0.5, 0.1, 0.3)])
-    walked = Sampled([Step(0.01, images, images, images)], [0.0])
+    walked = Samples(images, [Step(0.01, images, images, images)], [0.0])
     subject = Subject(load_network("digits-unet"), digits[0].subset([0, 900]), None, {}, CPU)
     numbers, suspicious, nearest = memorization(subject, walked)
     assert torch.equal(suspicious, images[[1, 2, 0]]) and torch.equal(nearest[:2], torch.stack([first, first]))

@@ -13,6 +13,7 @@ from scorelens.cli.parser import main
 from scorelens.cli.plans import phase_table
 from scorelens.data.images import to_uint8
 from scorelens.noise import seeded_noise
+from scorelens.results import read_rows
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +95,7 @@ def test_a_run_that_fails_leaves_nothing_behind(capsys, tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise OSError(28, "No space left on device", "grid.png")
 
-    monkeypatch.setattr("scorelens.cli.sample.image_grid", full)
+    monkeypatch.setattr("scorelens.report.samples.grid_figure", full)
     assert "grid.png: No space left" in fails(capsys, "sample", "--data", "digits", "--num", "1", "--out", "out")
     assert list(tmp_path.iterdir()) == []
 
@@ -205,12 +206,12 @@ def test_help_version_and_overview(capsys):
 
 def test_demo_shows_that_optimal_memorizes_and_locality_does_not(tmp_path):
     assert main(["demo", "--num", "16", "--out", "out"]) == 0
-    rows = {row["method"]: row for row in map(json.loads, (tmp_path / "out" / "rows.jsonl").read_text().splitlines())}
-    assert rows["optimal"]["novelty_rms"]["mean"] < 1e-3
-    assert rows["optimal"]["memorized"]["mean"] == 1
-    assert rows["locality"]["memorized"]["mean"] < 0.5
-    assert rows["optimal"]["r2"]["mean"] < rows["locality"]["r2"]["mean"] < rows["digits-unet-seed1"]["r2"]["mean"]
-    assert rows["locality"]["noise"]["seeds"] == [16, 31]
+    rows = {row.label: row for row in read_rows(tmp_path / "out" / "rows.jsonl")}
+    assert rows["optimal"].metrics["novelty_rms"]["mean"] < 1e-3
+    assert rows["optimal"].metrics["memorized"]["mean"] == 1
+    assert rows["locality"].metrics["memorized"]["mean"] < 0.5
+    assert rows["optimal"].r2["mean"] < rows["locality"].r2["mean"] < rows["digits-unet-seed1"].r2["mean"]
+    assert rows["locality"].noise["seeds"] == [16, 31]
     assert (tmp_path / "out" / "table.md").read_text().count("\n") == 14
     assert "data:image/png" in (tmp_path / "out" / "report.html").read_text()
 

@@ -100,12 +100,12 @@ def test_networks_of_ones_own_folder_come_first(tmp_path):
 
 
 def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
-    real = paper_cells.sampled
+    real = paper_cells._sample
 
     def stopped(*given):
         return replace(real(*given), seconds=[6.0] * 5)
 
-    monkeypatch.setattr(paper_cells, "sampled", stopped)
+    monkeypatch.setattr(paper_cells, "_sample", stopped)
     (tmp_path / "pictures").mkdir()
     row = run_cell(WIENER, tmp_path, PLACE)
     assert row.metrics["seconds_per_image"] == 10 and 0 < row.seconds < 60

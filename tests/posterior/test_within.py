@@ -21,7 +21,7 @@ from scorelens.posterior.within import (
     tiles_of,
     weighted_mean,
 )
-from scorelens.timings import collected
+from scorelens.timings import profiled
 
 SHAPE = (3, 16, 16)
 
@@ -72,9 +72,9 @@ def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma, plan):
 
 def test_where_draws_will_not_do_a_pilot_says_so(leaves, model):
     """All images are read once, by the exact plan: none is screened."""
-    with collected() as seconds:
+    with profiled() as profile:
         model.within(noisy(leaves, 6.0, range(3)), 6.0, 0.003)
-    assert "pilot" in seconds and "distances" in seconds and "screening" not in seconds
+    assert "pilot" in profile.seconds and "distances" in profile.seconds and "screening" not in profile.seconds
 
 
 def test_a_pilot_of_few_images_knows_that_there_are_more(leaves, model, monkeypatch):

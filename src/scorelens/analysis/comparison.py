@@ -23,7 +23,7 @@ from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.results import Row, noise_record, run_record, write_rows
-from scorelens.sampling import Step, finished, trajectory
+from scorelens.sampling import Samples, sample
 from scorelens.types import Denoiser, ScorelensError
 
 if TYPE_CHECKING:
@@ -34,43 +34,13 @@ SMALL = 256  # coordinates of an image, up to which every method is quick
 QUICK = ("optimal", "nearest", "wiener", "kernel", "locality")
 
 
-@dataclass(frozen=True)
-class Sampled:
-    """The trajectory of a denoiser from given noise, and the time each step took."""
-
-    steps: list[Step]
-    seconds: list[float]
-
-    @property
-    def prediction(self) -> Tensor:
-        """The raw last x0_hat: what published r2 is scored on."""
-        return self.steps[-1].x0_hat
-
-    @property
-    def images(self) -> Tensor:
-        """The final, clipped images."""
-        return finished(self.steps[-1])
-
-
-@torch.no_grad()
-def sampled(denoiser: Denoiser, noise: Tensor, sigmas: Sequence[float], label: str = "sampling",
-            method: str = "ddim") -> Sampled:
-    """Sample, with a progress bar called `label`."""
-    clock, taken, seconds = time.perf_counter(), [], []
-    for step in progress.steps(trajectory(denoiser, noise, sigmas, method=method), label, len(sigmas)):
-        taken.append(step)
-        seconds.append(time.perf_counter() - clock)
-        clock = time.perf_counter()
-    return Sampled(taken, seconds)
-
-
-def agreement(found: Sampled, reference: Sampled) -> dict[str, dict[str, float]]:
+def agreement(found: Samples, reference: Samples) -> dict[str, dict[str, float]]:
     """r2, Pearson correlation and MSE of the last predictions, each with mean, std, median and 95 % interval."""
     pair = found.prediction, reference.prediction
     return {name: summary(metric(*pair)) for name, metric in (("r2", r2), ("pearson", pearson), ("mse", mse))}
 
 
-def originality(found: Sampled, images: ImageSet) -> dict[str, Any]:
+def originality(found: Samples, images: ImageSet) -> dict[str, Any]:
     """How far the final images are from the training images."""
     nearest = novelty(found.images, images)
     return {"novelty_mse": summary(nearest.mse), "novelty_rms": summary(nearest.rms),
@@ -78,7 +48,7 @@ def originality(found: Sampled, images: ImageSet) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def single_steps(denoiser: Denoiser, reference: Denoiser, path: Sampled, owner: str,
+def single_steps(denoiser: Denoiser, reference: Denoiser, path: Samples, owner: str,
                  label: str = "single steps") -> list[dict[str, Any]]:
     """r2 between both predictions from the same z, at each point of a trajectory that `owner` made.
 
@@ -98,7 +68,7 @@ class Compared:
     """One method of a comparison: its row, and the trajectory that was scored."""
 
     row: Row
-    samples: Sampled
+    samples: Samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,9 +135,10 @@ class _Setting:
     single_steps: bool
     noise: Mapping[str, Any] = field(default_factory=dict)
 
-    def sample(self, denoiser: Denoiser, label: str, seeds: range | None = None) -> Sampled:
+    def sample(self, denoiser: Denoiser, label: str, seeds: range | None = None) -> Samples:
         noise = seeded_noise(self.images.shape, self.seeds if seeds is None else seeds, device=self.device)
-        return sampled(denoiser, noise, self.sigmas, label)
+        with torch.no_grad():
+            return sample(denoiser, noise, self.sigmas, label=label)
 
     def row(self, denoiser: str, options: Mapping[str, Any], role: str, metrics: Mapping[str, Any],
             chosen: Mapping[str, Any] | None = None) -> Row:
@@ -230,7 +201,7 @@ def _methods(setting: _Setting, others: Mapping[str, Network], specs: Sequence[S
     for name, network in others.items():
         role = "another seed" if name == another_seed(setting.name) else "network"
         yield _compared(setting, Spec(name), network, reference, role)
-    tuning: list[Sampled] = []  # the reference on the other noise, if anything is to be chosen
+    tuning: list[Samples] = []  # the reference on the other noise, if anything is to be chosen
     for candidates in specs:
         spec, choice = candidates[0], None
         if len(candidates) > 1:
@@ -240,7 +211,7 @@ def _methods(setting: _Setting, others: Mapping[str, Network], specs: Sequence[S
         yield _compared(setting, spec, model, reference, "denoiser", choice)
 
 
-def _choose(setting: _Setting, candidates: Sequence[Spec], reference: Sampled) -> tuple[Spec, dict[str, Any]]:
+def _choose(setting: _Setting, candidates: Sequence[Spec], reference: Samples) -> tuple[Spec, dict[str, Any]]:
     """The candidate with the best r2 on the tuning noise, and the record of the choice."""
     tried = [setting.sample(build_spec(spec, setting.images, setting.reference), f"choosing: {spec.label}",
                             setting.tuning_seeds) for spec in candidates]
@@ -251,7 +222,7 @@ def _choose(setting: _Setting, candidates: Sequence[Spec], reference: Sampled) -
     return candidates[max(range(len(scores)), key=scores.__getitem__)], record
 
 
-def _compared(setting: _Setting, spec: Spec, denoiser: Denoiser, reference: Sampled, role: str,
+def _compared(setting: _Setting, spec: Spec, denoiser: Denoiser, reference: Samples, role: str,
               chosen: Mapping[str, Any] | None = None) -> Compared:
     """One method against the reference, whose trajectory is given."""
     samples = setting.sample(denoiser, spec.label)
@@ -264,7 +235,7 @@ def _compared(setting: _Setting, spec: Spec, denoiser: Denoiser, reference: Samp
     return Compared(setting.row(spec.name, spec.options, role, metrics, chosen), samples)
 
 
-def _own_metrics(setting: _Setting, samples: Sampled) -> dict[str, Any]:
+def _own_metrics(setting: _Setting, samples: Samples) -> dict[str, Any]:
     return {**originality(samples, setting.images), "seconds_per_image": sum(samples.seconds) / len(samples.images)}
 
 

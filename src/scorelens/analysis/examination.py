@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from scorelens.analysis.comparison import Sampled, agreement, sampled, single_steps
+from scorelens.analysis.comparison import agreement, single_steps
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.models import build_model
 from scorelens.analysis.report_card import COUNT, ReportCard, report_card
@@ -29,6 +29,7 @@ from scorelens.networks.adapters import Network
 from scorelens.networks.load import load_network
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.results import noise_record, run_record
+from scorelens.sampling import Samples, sample
 from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -83,6 +84,10 @@ class Subject:
 
     def noise(self, count: int) -> Tensor:
         return seeded_noise(self.images.shape, range(self.seed, self.seed + count), device=self.device)
+
+    @torch.no_grad()
+    def sample(self, denoiser: Denoiser, count: int, label: str) -> Samples:
+        return sample(denoiser, self.noise(count), self.sigmas, label=label)
 
 
 @dataclass(frozen=True)
@@ -194,7 +199,7 @@ def make_plan(subject: Subject, seconds: float) -> Plan:
 
 def examine(subject: Subject, plan: Plan) -> Findings:
     """Carry the plan out."""
-    walked = sampled(subject.network, subject.noise(max(plan.samples, *plan.models.values(), 1)), subject.sigmas, NAME)
+    walked = subject.sample(subject.network, max(plan.samples, *plan.models.values(), 1), NAME)
     memory, suspicious, nearest = memorization(subject, walked)
     fields, pictures = locality(subject, plan.fields)
     card = None if subject.held_out is None else report_card(
@@ -206,7 +211,7 @@ def examine(subject: Subject, plan: Plan) -> Findings:
     return Findings(numbers, suspicious, nearest, pictures, card)
 
 
-def memorization(subject: Subject, walked: Sampled) -> tuple[dict[str, Any], Tensor, Tensor]:
+def memorization(subject: Subject, walked: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
     """How near samples are to training images, beside how near held-out images are."""
     found = novelty(walked.images, subject.images)
     copied = int((found.ratio < MEMORIZED_RATIO).sum())
@@ -234,12 +239,12 @@ def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
     return {"images": count, "levels": levels}
 
 
-def explanation(subject: Subject, plan: Plan, walked: Sampled) -> list[dict[str, Any]]:
+def explanation(subject: Subject, plan: Plan, walked: Samples) -> list[dict[str, Any]]:
     """How well each formula predicts the network: whole samples, and single steps on the network's own path."""
     rows = []
     for name, count in plan.models.items():
-        model, path = subject.models[name], _first(walked, count)
-        found = sampled(model, subject.noise(count), subject.sigmas, name)
+        model, path = subject.models[name], walked.first(count)
+        found = subject.sample(model, count, name)
         rows.append({"model": name, "samples": count, **agreement(found, path),
                      "steps": single_steps(model, subject.network, path, "reference", f"{name}, single steps")})
     return rows
@@ -285,8 +290,3 @@ def _spread(count: int, wanted: int) -> list[int]:
     """Indices from first to last."""
     return [k * count // wanted for k in range(wanted)]
 
-
-def _first(walked: Sampled, count: int) -> Sampled:
-    """The first trajectories of several."""
-    return Sampled([replace(step, z=step.z[:count], x0_hat=step.x0_hat[:count], z_next=step.z_next[:count])
-                    for step in walked.steps], walked.seconds)

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from scorelens import progress
-from scorelens.analysis.comparison import Sampled
 from scorelens.metrics import r2
+from scorelens.sampling import Samples
 from scorelens.types import Denoiser
 
 METRICS = {"r2": r2, "cosine": lambda p, r: cosine_similarity(p.flatten(1), r.flatten(1))}
@@ -34,7 +34,7 @@ def candidate_sizes(side: int) -> list[int]:
 
 
 @torch.no_grad()
-def calibrate(build: Callable[[int], Denoiser], path: Sampled, sizes: Sequence[int], metric: str = "r2",
+def calibrate(build: Callable[[int], Denoiser], path: Samples, sizes: Sequence[int], metric: str = "r2",
               first: int = 0) -> Iterator[Fit]:
     """Fit each step of the path that a network has walked, from step `first` on.
 

@@ -8,7 +8,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from scorelens.analysis.comparison import sampled
 from scorelens.analysis.patch_sizes import Fit, candidate_sizes
 from scorelens.analysis.patch_sizes import calibrate as fit_steps
 from scorelens.cli.run_folder import resumable_folder
@@ -22,6 +21,7 @@ from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.report.calibration import calibration_curves
 from scorelens.report.tables import markdown
 from scorelens.results import noise_record
+from scorelens.sampling import sample
 from scorelens.types import ScorelensError
 
 MODELS = ("ls", "els", "bbels")
@@ -61,7 +61,7 @@ def calibrate(images: ImageSet, reference: str, denoiser: str = "ls", options: M
         rows = folder / "rows.jsonl"
         done = [_fit(json.loads(line)) for line in rows.read_text().splitlines()] if rows.exists() else []
         if len(done) < len(sigmas):
-            path = sampled(network, noise, sigmas, reference)
+            path = sample(network, noise, sigmas, label=reference)
             for fit in fit_steps(lambda size: build_denoiser(denoiser, images, patch_size=size, **given), path,
                                  candidates, metric, first=len(done)):
                 done.append(fit)

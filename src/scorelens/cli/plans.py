@@ -1,4 +1,4 @@
-"""What a run will cost, and what it did: the plan of each noise level, its estimate, and where the time went."""
+"""What a run will cost: the plan and estimate of each noise level; and where the time went."""
 
 from __future__ import annotations
 
@@ -13,18 +13,16 @@ from scorelens.types import Denoiser
 
 
 def plans(model: Denoiser, noise: Tensor, sigmas: Sequence[float]) -> list[dict[str, Any]]:
-    """For each noise level the plan the engine takes, and the seconds it expects; nothing for a model without one."""
+    """For each noise level the plan that a call would take, and its cost; nothing for a model without one."""
     choose = getattr(model, "choice", None)
     if choose is None:
         return []
     images: ImageSet = model.images  # type: ignore[attr-defined]
-    chosen = [(sigma, choose(noise, sigma)) for sigma in sigmas]
-    return [{"sigma": sigma, "plan": choice.plan.name, "operations_per_pair": choice.cost.operations,
-             "expected_seconds": choice.cost.seconds(len(noise), len(images.shard()))} for sigma, choice in chosen]
+    return [{"sigma": sigma, **choose(noise, sigma).describe(len(noise), len(images.shard()))} for sigma in sigmas]
 
 
-def tell_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
-    """Print what a run would do, how long it would take and how much memory, without doing it."""
+def print_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
+    """Print the plan of each step, and the time and memory that a run would take, without running it."""
     rows = plans(model, noise, sigmas)
     if rows:
         cells = [[f"{row['sigma']:.4g}", row["plan"], f"{row['operations_per_pair'] / images.dim**2:.3f}",
@@ -36,12 +34,12 @@ def tell_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequenc
 
 
 def expected_memory(images: ImageSet, workspace: float = 0.5e9) -> float:
-    """Bytes at the peak: the data, the covariance with its eigenvectors while they are found, workspace and torch."""
+    """Bytes at the peak: data, covariance and eigenvectors, workspace, torch."""
     return images.pixels.nbytes + 4 * 8 * images.dim**2 + workspace
 
 
 def phase_table(phases: Mapping[str, float], steps: float) -> str:
-    """Seconds by phase; what no phase claims is the sampler's and Python's."""
+    """Seconds by phase; the rest is the sampler's and Python's."""
     rest = max(0.0, steps + phases.get("statistics", 0.0) - sum(phases.values()))
     total = max(sum(phases.values()) + rest, 1e-9)
     rows = sorted([*phases.items(), ("everything else", rest)], key=lambda row: -row[1])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from scorelens import distributed
-from scorelens.files import fresh_folder, write_json
+from scorelens.files import check_fresh, fresh_folder, write_json
 from scorelens.results import environment, peak_memory
 from scorelens.types import ScorelensError
 
@@ -30,10 +30,7 @@ class Run:
 
 def output_folder(command: str, label: str, out: Path | None) -> Path:
     """Where a command writes its results: `out`, which must not exist, else the next free runs/<command>-<label>."""
-    folder = Path(out).expanduser() if out is not None else _next_free(Path("runs"), f"{command}-{label}")
-    if folder.exists():
-        raise ScorelensError(f"the output folder {folder} exists; choose another with --out, or remove it")
-    return folder
+    return check_fresh(Path(out) if out is not None else _next_free(Path("runs"), f"{command}-{label}"))
 
 
 @contextmanager

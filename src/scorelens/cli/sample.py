@@ -2,30 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-import torch
-
-from scorelens import distributed, timings
-from scorelens.analysis.comparison import sampled
+from scorelens import sampling, timings
 from scorelens.analysis.models import build_spec
-from scorelens.cli.plans import phase_table, plans, tell_plans
-from scorelens.cli.run_folder import Run, run_folder
-from scorelens.data.images import ImageSet, to_uint8
+from scorelens.cli.plans import phase_table, print_plans
+from scorelens.cli.run_folder import output_folder
+from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
 from scorelens.distributed import choose_device
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.report.figures import Row, image_grid, labelled_rows
-from scorelens.results import noise_record
-from scorelens.sampling import Step, finished
+from scorelens.results import noise_record, run_record
 from scorelens.types import ScorelensError
-
-SHOWN = 8  # samples in the picture of the trajectory
-SHOWN_STEPS = 10
 
 
 def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
@@ -47,45 +39,23 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     """
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
-    place = choose_device(device)
+    clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    folder, chosen = output_folder("sample", f"{images.name}-{denoiser}", out), choose_device(device)
     given = {**{name: p.default for name, p in denoiser_options(denoiser).items()}, **(options or {})}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
-    noise = seeded_noise(images.shape, seeds, device=place)
-    if dry_run:
-        tell_plans(build_spec(Spec(denoiser, dict(options or {})), images), images, noise, sigmas)
-        return None
-    with run_folder("sample", f"{images.name}-{denoiser}", out, place) as run, timings.collected() as phases:
+    noise = seeded_noise(images.shape, seeds, device=chosen)
+    with timings.profiled() as ran:
         with timings.phase("statistics"):
             model = build_spec(Spec(denoiser, dict(options or {})), images)
-        run.record.update(data=images.describe(), denoiser={"name": denoiser, **given}, sampler=sampler, sigmas=sigmas,
-                          noise=noise_record(seeds, noise))
-        found = sampled(model, noise, sigmas, method=sampler)
-        run.record["step_seconds"] = found.seconds
-        run.record.update(plans=plans(model, noise, sigmas), phase_seconds=dict(phases))
-        if distributed.world().is_main:
-            write_samples(run, found.steps, f"{denoiser} on {images.name}, {steps} steps", clip=sampler == "ddim")
-    print(f"{num} images in {sum(run.record['step_seconds']):.1f} s; pictures: {run.final / 'grid.png'}, "
-          f"{run.final / 'trajectory.png'}")
+        if dry_run:
+            print_plans(model, images, noise, sigmas)
+            return None
+        result = sampling.sample(model, noise, sigmas, sampler=sampler)
+    record = {"command": "sample", "data": images.describe(), "denoiser": {"name": denoiser, **given},
+              "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
+              "phase_seconds": ran.seconds, **run_record(started, clock, chosen)}
+    result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record)
+    print(f"{num} images in {sum(result.seconds):.1f} s; pictures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
     if profile:
-        print(f"\n{phase_table(phases, sum(run.record['step_seconds']))}")
-    return run.final
-
-
-def write_samples(run: Run, steps: list[Step], title: str, *, clip: bool) -> None:
-    """images.npz and images/*.png, trajectory.npz, and the two pictures."""
-    from PIL import Image
-
-    final = finished(steps[-1], clip).clamp(-1, 1).cpu()
-    np.savez(run.folder / "images.npz", images=to_uint8(final).transpose(0, 2, 3, 1), floats=final.numpy())
-    np.savez(run.folder / "trajectory.npz", sigmas=np.array([s.sigma for s in steps]),
-             z=np.stack([s.z.cpu().numpy() for s in steps]), x0_hat=np.stack([s.x0_hat.cpu().numpy() for s in steps]))
-    (run.folder / "images").mkdir()
-    for k, pixels in enumerate(to_uint8(final)):
-        if pixels.shape[0] in (1, 3):
-            Image.fromarray(pixels.transpose(1, 2, 0).squeeze()).save(run.folder / "images" / f"{k:05d}.png")
-    image_grid(final[:100], run.folder / "grid.png", title=title)
-    shown = [steps[k] for k in np.unique(np.linspace(0, len(steps) - 1, SHOWN_STEPS).round().astype(int))]
-    strips = torch.stack([s.x0_hat[:SHOWN].cpu() for s in shown], dim=1)  # [samples, steps, C, H, W]
-    labelled_rows([Row(f"sample {k}", strip) for k, strip in enumerate(strips)],
-                  run.folder / "trajectory.png", title=f"x̂₀ along the trajectory: {title}",
-                  columns=[f"σ = {s.sigma:.3g}" for s in shown])
+        print(f"\n{phase_table(ran.seconds, sum(result.seconds))}")
+    return folder

@@ -32,7 +32,6 @@ from scorelens.networks.train import train as training
 from scorelens.networks.zoo import zoo_folder
 from scorelens.noise import beta_schedule, ddim_sigmas, seeded_noise
 from scorelens.report.cards import model_card
-from scorelens.report.figures import image_grid
 from scorelens.report.training import training_curves
 from scorelens.results import environment
 from scorelens.sampling import sample
@@ -181,7 +180,7 @@ def finish(job: Job, config: dict[str, Any], place: torch.device) -> None:
                            shape=job.images.shape)
     with torch.no_grad():
         made = sample(network, seeded_noise(job.images.shape, range(SHOWN), device=place), ddim_sigmas(10))
-    image_grid(made.images.cpu(), job.folder / "samples.png", title=f"{job.folder.name}: samples, 10 steps")
+    made.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
     card = {**config, "steps": job.steps, "images_seen": seen, "loss": job.state.loss,
             "seconds": round(job.seconds, 1), "parameters": sum(p.numel() for p in job.state.model.parameters()),
             "environment": environment(place)}

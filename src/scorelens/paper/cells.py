@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.analysis.comparison import Sampled, agreement, originality, sampled
+from scorelens.analysis.comparison import agreement, originality
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.marks import measure
 from scorelens.analysis.models import build_spec
@@ -34,6 +34,7 @@ from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.paper.presets import ANOTHER_SEED, Cell, Data
 from scorelens.posterior.within import ToleranceWarning
 from scorelens.results import noise_record
+from scorelens.sampling import Samples, sample
 from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -81,7 +82,7 @@ def measure_cell(cell: Cell, place: Place) -> Measured:
 def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """A method's samples against the network's, from the same noise: the end and every step on the way."""
     walked = _walked(cell, place)
-    found = sampled(_model(cell, place, images), noise, [step.sigma for step in walked.steps], str(cell.method))
+    found = _sample(_model(cell, place, images), noise, [step.sigma for step in walked.steps], str(cell.method))
     row = {**agreement(found, walked), **originality(found, images), "path": _path(found, walked, images),
            "each": _each(found, walked),
            "seconds_per_image": sum(found.seconds) / cell.num}
@@ -120,7 +121,7 @@ def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measure
     noted = Noted(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
-        found = sampled(noted, noise, [step.sigma for step in walked.steps], str(cell.method))
+        found = _sample(noted, noise, [step.sigma for step in walked.steps], str(cell.method))
     return Measured({**agreement(found, walked), "each": _each(found, walked),
                   "path": noted.path, "rms": max(step["rms"] for step in noted.path),
                   "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
@@ -171,9 +172,9 @@ def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measur
     """How good a network's own samples are: precision and recall against the data, in the space of pixels."""
     network, reference = (place.network(name, images) for name in (cell.method.denoiser, cell.reference))
     sigmas = own_sigmas(network.schedule, cell.steps).tolist()
-    found = sampled(network, noise, sigmas, cell.method.denoiser, SAMPLER)
+    found = _sample(network, noise, sigmas, cell.method.denoiser, SAMPLER)
     same = cell.method.denoiser == cell.reference
-    other = found if same else sampled(reference, noise, sigmas, cell.reference, SAMPLER)
+    other = found if same else _sample(reference, noise, sigmas, cell.reference, SAMPLER)
     real = images[:min(cell.num, len(images))].to(found.images)
     close = precision_recall(found.images, real)
     return Measured({"sampler": SAMPLER, "real_images": len(real), "precision": close.precision, "recall": close.recall,
@@ -191,16 +192,21 @@ def _loaded(data: Data, limit: int | None, root: Path | None) -> ImageSet:
     return load_images(data[0], **{key: value for key, value in options.items() if value is not None})
 
 
-def _walked(cell: Cell, place: Place) -> Sampled:
+@torch.no_grad()
+def _sample(denoiser: Denoiser, noise: Tensor, sigmas: Sequence[float], label: str, sampler: str = "ddim") -> Samples:
+    return sample(denoiser, noise, sigmas, label=label, sampler=sampler)
+
+
+def _walked(cell: Cell, place: Place) -> Samples:
     return _reference_path(place, cell.reference, cell.data, range(cell.seed, cell.seed + cell.num), cell.steps)
 
 
 @lru_cache(maxsize=2)
-def _reference_path(place: Place, name: str, data: Data, seeds: range, steps: int) -> Sampled:
+def _reference_path(place: Place, name: str, data: Data, seeds: range, steps: int) -> Samples:
     """The network's own samples: the same for all methods that are compared with it."""
     images = place.images(data)
     network = place.network(name, images)
-    return sampled(network, seeded_noise(images.shape, seeds, device=place.device),
+    return _sample(network, seeded_noise(images.shape, seeds, device=place.device),
                    own_sigmas(network.schedule, steps).tolist(), name)
 
 
@@ -216,7 +222,7 @@ def _model(cell: Cell, place: Place, images: ImageSet) -> Denoiser:
     return place.network(name, images)
 
 
-def _path(found: Sampled, walked: Sampled, images: ImageSet) -> list[dict[str, Any]]:
+def _path(found: Samples, walked: Samples, images: ImageSet) -> list[dict[str, Any]]:
     """Both trajectories side by side: how far their predictions are apart, and from the nearest training image."""
     return [{"sigma": a.sigma, "mse": _spread(mse(a.x0_hat, b.x0_hat)),
              "novelty": _spread(novelty(a.x0_hat, images).mse),
@@ -224,13 +230,13 @@ def _path(found: Sampled, walked: Sampled, images: ImageSet) -> list[dict[str, A
             for a, b in zip(found.steps, walked.steps, strict=True)]
 
 
-def _each(found: Sampled, walked: Sampled) -> dict[str, Sequence[float]]:
+def _each(found: Samples, walked: Samples) -> dict[str, Sequence[float]]:
     """The scores of every sample."""
     pair = found.prediction, walked.prediction
     return {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))}
 
 
-def _strips(found: Sampled) -> np.ndarray:
+def _strips(found: Samples) -> np.ndarray:
     return to_uint8(torch.stack([step.x0_hat[:STRIPS] for step in found.steps], dim=1).flatten(0, 1))
 
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import lru_cache
+from typing import Any
 
 import torch
 
@@ -83,6 +84,11 @@ class Choice:
 
     plan: Plan
     cost: Cost
+
+    def describe(self, noisy: int, source: int) -> dict[str, Any]:
+        """The plan's name, its work, and the seconds expected for so many noisy images and images of the source."""
+        return {"plan": self.plan.name, "operations_per_pair": self.cost.operations,
+                "expected_seconds": self.cost.seconds(noisy, source)}
 
 
 def choose_plan(offered: Sequence[Candidate], name: str = "auto") -> Choice:

@@ -25,7 +25,7 @@ from scorelens.posterior.queries import Queries
 from scorelens.posterior.responses import Chunk, OwnOutput, Responses
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
 from scorelens.posterior.sources import Shard, Source, shard_of
-from scorelens.timings import phase
+from scorelens.timings import phase, record_plan
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
 
@@ -230,6 +230,7 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     with phase("choosing a plan"):
         chosen = plan_for(posterior, flat, scale, plan)
     run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+    record_plan(lambda: {"sigma": sigma, **chosen.describe(len(flat), len(run.shard.rows))})
     flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
     shift = run.shift(flat)
     if isinstance(shift, Tensor):

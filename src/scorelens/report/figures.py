@@ -68,14 +68,14 @@ def labelled_rows(rows: Sequence[Row], path: Path, *, title: str = "", columns: 
     figure.savefig(path, dpi=160)
 
 
-def image_grid(images: Tensor, path: Path, *, title: str = "") -> None:
+def grid_figure(images: Tensor, *, title: str = "") -> Figure:
     """Images in a grid as square as possible."""
     columns = math.ceil(math.sqrt(len(images)))
     rows = [Row("", images[start:start + columns]) for start in range(0, len(images), columns)]
     figure, _ = _canvas(mosaic(rows)[0], max(0.9 * columns, 3.0), left=0.1, top=0.4 if title else 0.1)
     if title:
         figure.text(0.5, 0.985, title, ha="center", va="top", fontsize=9, color=INK)
-    figure.savefig(path, dpi=160)
+    return figure
 
 
 def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) -> None:
