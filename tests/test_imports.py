@@ -17,7 +17,7 @@ MAY_IMPORT = {  # results draw themselves: the tables and figures of report take
     "progress": set(),
     "timings": set(),
     "distributed": {"types"},
-    "files": {"types"},
+    "files": {"types", "distributed"},
     "results": BASE,
     "noise": BASE,
     "data": BASE,
@@ -26,7 +26,7 @@ MAY_IMPORT = {  # results draw themselves: the tables and figures of report take
     "jacobian": BASE,
     # noise for its grids, the Jacobian for masks measured on a network: neither knows more than types
     "denoisers": BASE | {"noise", "data", "statistics", "posterior", "jacobian"},
-    "networks": BASE | {"noise", "data"},
+    "networks": BASE | {"noise", "data", "sampling", "results", "report"},
     "sampling": BASE | {"noise", "report"},
     "metrics": BASE | {"data", "statistics"},
     "checks": BASE | {"noise", "data"},

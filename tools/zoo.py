@@ -33,7 +33,7 @@ from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.cards import model_card
-from scorelens.report.training import training_curves
+from scorelens.report.training import training_figure
 from scorelens.sampling import sample
 
 SNAPSHOTS = 6
@@ -172,7 +172,8 @@ def write_card(name: str, card: dict[str, Any], folder: Path, training: Path) ->
     """The card as data, as a page and as curves."""
     losses = json.loads((training / "losses.json").read_text())
     curve = [(point["images_seen"], point["r2"]["mean"]) for point in card.get("agreement", {}).get("curve", [])]
-    training_curves(losses, card["batch"], folder / "loss.png", title=name, agreement=curve)
+    figure = training_figure(losses, card["batch"], title=name, agreement=curve)
+    figure.savefig(folder / "loss.png", dpi=160)
     (folder / "README.md").write_text(model_card(name, card))
     write_json(folder / CARD, card)
 

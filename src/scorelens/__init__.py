@@ -9,6 +9,7 @@ from scorelens.denoisers import DENOISERS, build_denoiser
 from scorelens.jacobian import sensitivity
 from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, precision_recall, r2
 from scorelens.networks import load_network, zoo_names
+from scorelens.networks.training import Training, train
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.sampling import Samples, Step, sample, trajectory
 from scorelens.statistics import GaussianStats, fit_gaussian
@@ -28,6 +29,7 @@ __all__ = [
     "Samples",
     "ScorelensError",
     "Step",
+    "Training",
     "Verdict",
     "bootstrap",
     "build_denoiser",
@@ -48,6 +50,7 @@ __all__ = [
     "sample",
     "seeded_noise",
     "sensitivity",
+    "train",
     "trajectory",
     "zoo_names",
 ]

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from scorelens import distributed
 from scorelens.types import ScorelensError
 
 
@@ -85,6 +86,50 @@ def fresh_folder(path: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
+
+
+@contextmanager
+def resumable_folder(folder: Path, config: Mapping[str, Any], what: str) -> Iterator[None]:
+    """Lock a folder for this block: a new one, or one with the same settings, whose work is resumed.
+
+    The settings are in `<what>.json`. The operating system releases the lock however the process ends.
+    """
+    from filelock import FileLock, Timeout
+
+    if not distributed.world().is_main:
+        yield
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ScorelensError(f"cannot write to {folder}: {error.strerror}; choose another with --out") from error
+    lock = FileLock(folder / ".lock")
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ScorelensError(f"another {what} is running in {folder}; wait for it, or choose another with --out") \
+            from error
+    try:
+        _claim(folder, config, what)
+        yield
+    finally:
+        lock.release()
+
+
+def _claim(folder: Path, config: Mapping[str, Any], what: str) -> None:
+    """Write the settings down, or check that the folder's are the same."""
+    path = folder / f"{what}.json"
+    now = json.loads(json.dumps(config, default=str))
+    if path.exists():
+        there = json.loads(path.read_text())
+        for name in {**there, **now}:
+            if there.get(name) != now.get(name):
+                raise ScorelensError(f"{folder} holds a {what} with other settings ({name}: {there.get(name)} there, "
+                                     f"{now.get(name)} now); choose another folder with --out")
+    elif any(p.name != ".lock" for p in folder.iterdir()):
+        raise ScorelensError(f"the folder {folder} is not empty and holds no {what}; choose another with --out")
+    else:
+        write_json(path, now)
 
 
 def _umask() -> int:

@@ -87,7 +87,7 @@ def test_killed_twice_it_ends_with_the_same_weights(whole, tmp_path):
         process.communicate()
         assert not (out / "card.json").exists()
     ended = subprocess.run(command(out), capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    assert ended.returncode == 0 and "going on at step" in ended.stdout
+    assert ended.returncode == 0 and "resuming at step" in ended.stdout
     assert (out / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
     assert (out / "losses.json").read_text() == (whole / "losses.json").read_text()
 
@@ -100,7 +100,7 @@ def test_a_second_training_in_the_same_folder_is_refused(tmp_path):
         wait_for((out / "checkpoint.safetensors").exists, first)
         second = subprocess.run(command(out, *endless), capture_output=True, text=True)
         assert second.returncode == 2
-        assert "another training is at work" in second.stderr and second.stderr.count("\n") == 1
+        assert "another training is running" in second.stderr and second.stderr.count("\n") == 1
     finally:
         first.kill()
         first.communicate()
@@ -161,7 +161,7 @@ def test_impossible_wishes_are_refused(flags, told, tmp_path, capsys):
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
-    from scorelens.cli.run_folder import resumable_folder
+    from scorelens.files import resumable_folder
 
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "out"

@@ -10,7 +10,7 @@ from scorelens.data.images import ImageSet
 from scorelens.networks import load_network
 from scorelens.networks.architectures import ARCHITECTURES, build_network, preset
 from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.train import NotFiniteError, Recipe, check_finite, initial_state, train
+from scorelens.networks.train import NotFiniteError, Recipe, check_finite, initial_state, training_steps
 from scorelens.noise import beta_schedule
 from scorelens.types import ScorelensError
 
@@ -30,7 +30,7 @@ def trained(steps, of=4, state=None, **changes):
     """A state after `steps` of a training planned for `of`."""
     data, how = images(), recipe(**changes)
     state = state or initial_state(data, how)
-    for k, current in enumerate(train(data, how, state, of), start=state.step + 1):
+    for k, current in enumerate(training_steps(data, how, state, of), start=state.step + 1):
         if k == steps:
             return current
     return state
@@ -127,7 +127,7 @@ def test_the_average_follows_the_weights():
     """avg_k = d avg_(k-1) + (1 - d) w_k, with d = min(ema, k / (k + 9))."""
     state = initial_state(images(), recipe())
     expected = weights(state.averaged).double()
-    for current in train(images(), recipe(), state, 4):
+    for current in training_steps(images(), recipe(), state, 4):
         d = min(0.9, current.step / (current.step + 9))
         expected = d * expected + (1 - d) * weights(current.model).double()
     torch.testing.assert_close(weights(state.averaged).double(), expected, rtol=1e-6, atol=1e-6)
@@ -147,7 +147,7 @@ def test_a_loss_that_is_no_number_changes_nothing():
         next(state.model.parameters()).fill_(torch.nan)
     before = copy.deepcopy(weights(state.averaged))
     with pytest.raises(NotFiniteError, match="step 3"):
-        next(train(images(), recipe(), state, 10))
+        next(training_steps(images(), recipe(), state, 10))
     assert state.step == 2 and len(state.losses) == 2 and torch.equal(weights(state.averaged), before)
     with pytest.raises(NotFiniteError):
         check_finite(state)
@@ -158,7 +158,7 @@ def test_a_network_learns_the_mean_of_constant_data():
     one = ImageSet(np.full((8, 1, 8, 8), 200, np.uint8), "one")
     how = recipe(prediction="x0", dropout=0.0, learning_rate=3e-3)
     state = initial_state(one, how)
-    for _ in train(one, how, state, 200):
+    for _ in training_steps(one, how, state, 200):
         pass
     network = load_network(state.averaged, parametrization="x0", schedule=beta_schedule(), shape=(1, 8, 8))
     z = 2 * torch.randn(4, 1, 8, 8, generator=torch.Generator().manual_seed(0))

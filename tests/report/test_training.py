@@ -3,14 +3,14 @@
 from PIL import Image
 
 from scorelens.report.cards import model_card
-from scorelens.report.training import training_curves
+from scorelens.report.training import training_figure
 
 
 def test_the_picture_has_a_second_panel_where_agreement_is_known(tmp_path):
     losses = [1 / (k + 1) for k in range(50)]
-    training_curves(losses, 8, tmp_path / "one.png", title="one")
-    training_curves(losses, 8, tmp_path / "two.png", title="two", agreement=[(100, 0.5), (400, 0.9)])
-    training_curves([0.5], 8, tmp_path / "short.png", title="a training of one step")
+    training_figure(losses, 8, title="one").savefig(tmp_path / "one.png")
+    training_figure(losses, 8, title="two", agreement=[(100, 0.5), (400, 0.9)]).savefig(tmp_path / "two.png")
+    training_figure([0.5], 8, title="a training of one step").savefig(tmp_path / "short.png")
     widths = []
     for name in ("one", "two", "short"):
         with Image.open(tmp_path / f"{name}.png") as picture:

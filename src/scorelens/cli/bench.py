@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from scorelens import distributed
-from scorelens.cli.run_folder import resumable_folder
 from scorelens.distributed import choose_device
+from scorelens.files import resumable_folder
 from scorelens.paper.cells import Place
 from scorelens.paper.presets import DATASETS, PRESETS, Cell, cells_of
 from scorelens.paper.results import Results

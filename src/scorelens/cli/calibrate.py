@@ -10,12 +10,11 @@ from typing import Any, Literal
 
 from scorelens.analysis.patch_sizes import Fit, candidate_sizes
 from scorelens.analysis.patch_sizes import calibrate as fit_steps
-from scorelens.cli.run_folder import resumable_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import build_denoiser
 from scorelens.denoisers.patch_sizes import patch_sizes
 from scorelens.distributed import choose_device
-from scorelens.files import atomic_file, write_json
+from scorelens.files import atomic_file, resumable_folder, write_json
 from scorelens.networks.load import load_network
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.report.calibration import calibration_curves

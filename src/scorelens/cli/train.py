@@ -1,44 +1,14 @@
-"""`scorelens train`: a reference network for any data, resumable at any moment."""
+"""`scorelens train`: a reference network for any data; interrupted trainings resume."""
 
 from __future__ import annotations
 
-import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import torch
-
-from scorelens import progress
-from scorelens.cli.run_folder import resumable_folder
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
-from scorelens.files import write_json
-from scorelens.networks.architectures import preset as preset_for
-from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.export import CARD, export_network
-from scorelens.networks.folders import load_model, open_folder
-from scorelens.networks.load import load_network
-from scorelens.networks.train import (
-    NotFiniteError,
-    Recipe,
-    State,
-    begin_with,
-    check_finite,
-    initial_state,
-    steps_per_epoch,
-)
-from scorelens.networks.train import train as training
-from scorelens.networks.zoo import zoo_folder
-from scorelens.noise import beta_schedule, ddim_sigmas, seeded_noise
-from scorelens.report.cards import model_card
-from scorelens.report.training import training_curves
-from scorelens.results import environment
-from scorelens.sampling import sample
-from scorelens.types import ScorelensError
-
-PACED_STEPS = 20  # steps that are timed, after the first, to turn minutes into steps
-SHOWN = 64  # samples in the picture
+from scorelens.networks import training
+from scorelens.networks.export import CARD
 
 
 def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"] = "unet",
@@ -69,143 +39,14 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
         device: auto, cuda, mps or cpu.
         out: folder of the training; one with the same settings is resumed. By default runs/train-...
     """
-    place, sizes = choose_device(device), preset_for(preset, images.shape)
-    target = prediction or sizes.prediction
-    recipe = Recipe(network, sizes, target, batch, _or(learning_rate, sizes.learning_rate),
-                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, place),
-                    _or(weighting, sizes.weighting if target == "v" else 0.0))
-    length = _length(epochs, minutes, sizes.epochs)
-    folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{target}-seed{seed}").expanduser()
-    config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
-    if start is not None:
-        config["start"] = {"name": Path(start).name, "weights": load_network(start).describe()["weights"]}
-    with resumable_folder(folder, config, "training"):
-        if (folder / CARD).exists():
-            print(f"{folder} holds this network already, trained to the end")
-            return folder
-        job = Job(folder, images, recipe, snapshots, initial_state(images, recipe, place))
-        if start is not None:
-            begin_with(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
-        job.resume()
-        job.run(length, save_seconds)
-        finish(job, config, place)
-    print(f"trained {job.steps} steps in {job.seconds / 60:.1f} minutes, loss {job.state.loss:.4f}; network and "
+    folder = Path(out or Path("runs") / f"train-{images.name}-{network}-{prediction or preset}-seed{seed}").expanduser()
+    finished = (folder / CARD).exists()
+    result = training.train(
+        images, folder, network=network, preset=preset, prediction=prediction, weighting=weighting, epochs=epochs,
+        minutes=minutes, batch=batch, learning_rate=learning_rate, dropout=dropout, ema=ema, seed=seed,
+        precision=precision, start=start, snapshots=snapshots, save_seconds=save_seconds, device=choose_device(device),
+        on_resume=lambda step, steps: print(f"resuming at step {step} of {steps}"))
+    card = result.card
+    print(f"{'already ' * finished}trained {card['steps']} steps in {card['seconds'] / 60:.1f} minutes, loss {card['loss']:.4f}; network and "
           f"pictures: {folder}")
     return folder
-
-
-@dataclass
-class Job:
-    """A training in its folder."""
-
-    folder: Path
-    images: ImageSet
-    recipe: Recipe
-    snapshots: int
-    state: State
-    steps: int = 0  # in all; 0 until known
-    seconds: float = 0.0  # spent so far, interruptions aside
-
-    @property
-    def checkpoint(self) -> Path:
-        return self.folder / "checkpoint.safetensors"
-
-    def resume(self) -> None:
-        """Go to the last checkpoint, if there is one."""
-        if self.checkpoint.exists():
-            extra = load_checkpoint(self.checkpoint, self.state)
-            self.steps, self.seconds = int(extra["steps"]), extra["seconds"]
-            print(f"going on at step {self.state.step} of {self.steps}")
-
-    def save(self) -> None:
-        check_finite(self.state)
-        save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
-
-    def run(self, length: dict[str, float | None], save_seconds: float) -> None:
-        """Train to the end, saving on the way; numbers that are none stop it, and the last good checkpoint stays."""
-        per_epoch = steps_per_epoch(self.images, self.recipe.batch)
-        self.steps = self.steps or self._planned(length, per_epoch)
-        started, before = time.perf_counter(), self.seconds
-        saved = time.perf_counter()
-        going = training(self.images, self.recipe, self.state, self.steps)
-        try:
-            for state in progress.track(going, "training", self.steps, unit="step", first=self.state.step,
-                                        note=lambda s: f"loss {s.loss:.4f}, epoch {s.step / per_epoch:.1f}"):
-                self.seconds = before + time.perf_counter() - started
-                if state.step in snapshot_steps(self.steps, self.snapshots):
-                    export_network(state.averaged, self.recipe.prediction, self.snapshot(state.step), half=True)
-                if time.perf_counter() - saved > save_seconds:
-                    self.save()
-                    saved = time.perf_counter()
-            self.save()
-        except NotFiniteError as error:
-            kept = f"the checkpoint of an earlier step is kept in {self.checkpoint}" if self.checkpoint.exists() else \
-                "nothing was saved yet"
-            raise ScorelensError(f"training stopped: {error}; {kept}; try a lower --learning-rate than "
-                                 f"{self.recipe.learning_rate:g}, in another folder") from error
-
-    def snapshot(self, step: int) -> Path:
-        return self.folder / "snapshots" / f"{step:07d}"
-
-    def _planned(self, length: dict[str, float | None], per_epoch: int) -> int:
-        if length["epochs"] is not None:
-            return max(1, round(length["epochs"] * per_epoch))
-        return paced_steps(self.images, self.recipe, self.state, 60 * (length["minutes"] or 0))
-
-
-def paced_steps(images: ImageSet, recipe: Recipe, state: State, seconds: float) -> int:
-    """How many steps fit in the time, by the pace of a few on a training that is then thrown away."""
-    place = next(state.model.parameters()).device
-    trial = training(images, recipe, initial_state(images, recipe, place), PACED_STEPS + 1)
-    next(trial)  # the first step is slower
-    clock = time.perf_counter()
-    for _ in trial:
-        pass
-    return max(1, round(seconds * PACED_STEPS / (time.perf_counter() - clock)))
-
-
-def snapshot_steps(steps: int, count: int) -> set[int]:
-    """A half, a quarter, ... of the training."""
-    return {steps >> k for k in range(1, count + 1)} - {0}
-
-
-def finish(job: Job, config: dict[str, Any], place: torch.device) -> None:
-    """The network as diffusers saves it, its pictures, and, last, its card: a folder with a card is complete."""
-    export_network(job.state.averaged, job.recipe.prediction, job.folder)
-    seen = round(job.steps / steps_per_epoch(job.images, job.recipe.batch) * len(job.images))
-    write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
-    training_curves(job.state.losses, job.recipe.batch, job.folder / "loss.png",
-                    title=f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}")
-    network = load_network(job.state.averaged, parametrization=job.recipe.prediction, schedule=beta_schedule(),
-                           shape=job.images.shape)
-    with torch.no_grad():
-        made = sample(network, seeded_noise(job.images.shape, range(SHOWN), device=place), ddim_sigmas(10))
-    made.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
-    card = {**config, "steps": job.steps, "images_seen": seen, "loss": job.state.loss,
-            "seconds": round(job.seconds, 1), "parameters": sum(p.numel() for p in job.state.model.parameters()),
-            "environment": environment(place)}
-    (job.folder / "README.md").write_text(model_card(job.folder.name, card))
-    write_json(job.folder / CARD, card)
-    job.checkpoint.unlink()
-
-
-def _length(epochs: float | None, minutes: float | None, default: float) -> dict[str, float | None]:
-    if epochs is not None and minutes is not None:
-        raise ScorelensError("give --epochs or --minutes, not both")
-    for name, value in (("epochs", epochs), ("minutes", minutes)):
-        if value is not None and not value > 0:
-            raise ScorelensError(f"{name} must be a number > 0, got {value:g}")
-    return {"epochs": None if minutes is not None else _or(epochs, default), "minutes": minutes}
-
-
-def _precision(name: str, place: torch.device) -> Literal["float32", "bfloat16"]:
-    """bfloat16 where it is computed natively: recent GPUs, and CPUs with AVX-512 BF16 or AMX."""
-    if name == "auto":
-        native = torch.cuda.is_bf16_supported(including_emulation=False) if place.type == "cuda" else \
-            place.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
-        return "bfloat16" if native else "float32"
-    return "bfloat16" if name == "bfloat16" else "float32"
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else value

@@ -96,7 +96,7 @@ def begin_with(state: State, trained: nn.Module) -> None:
         raise ScorelensError("the network to start from has another architecture: its weights do not fit") from error
 
 
-def train(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
+def training_steps(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
     """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, squared error."""
     device = next(state.model.parameters()).device
     a = ddpm_alphas().float().to(device)

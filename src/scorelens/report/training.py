@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,10 +11,11 @@ from scorelens.report.figures import INK, MUTED, quiet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 
-def training_curves(losses: Sequence[float], batch: int, path: Path, *, title: str,
-                    agreement: Sequence[tuple[int, float]] = ()) -> None:
+def training_figure(losses: Sequence[float], batch: int, *, title: str,
+                    agreement: Sequence[tuple[int, float]] = ()) -> Figure:
     """The loss against images seen and, where it is known, the agreement with another seed."""
     from matplotlib.figure import Figure
 
@@ -28,7 +28,7 @@ def training_curves(losses: Sequence[float], batch: int, path: Path, *, title: s
         panels[1].set(xlabel="images seen", ylabel="r2 between the two seeds", ylim=(min(0.0, *scores), 1.02))
         quiet(panels[1])
     panels[0].set_title(title, fontsize=10, color=INK, loc="left")
-    figure.savefig(path, dpi=160)
+    return figure
 
 
 def _draw_losses(axes: Axes, losses: np.ndarray, batch: int) -> None:

@@ -1,0 +1,254 @@
+"""`train`: a reference network for any data, in a folder from which an interrupted training resumes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+
+from scorelens import progress
+from scorelens.data.images import ImageSet
+from scorelens.files import fresh_folder, resumable_folder, write_json
+from scorelens.networks.adapters import Network
+from scorelens.networks.architectures import Prediction
+from scorelens.networks.architectures import preset as preset_for
+from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
+from scorelens.networks.export import CARD, export_network
+from scorelens.networks.folders import load_model, open_folder
+from scorelens.networks.load import load_network
+from scorelens.networks.train import (
+    NotFiniteError,
+    Recipe,
+    State,
+    begin_with,
+    check_finite,
+    initial_state,
+    steps_per_epoch,
+    training_steps,
+)
+from scorelens.networks.zoo import zoo_folder
+from scorelens.noise import beta_schedule, ddim_sigmas, seeded_noise
+from scorelens.results import environment
+from scorelens.sampling import sample
+from scorelens.types import ScorelensError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PACED_STEPS = 20  # steps that are timed, after the first, to turn minutes into steps
+SHOWN = 64  # samples in the picture
+CONFIG = "training"
+
+
+@dataclass(frozen=True)
+class Training:
+    """A finished training in its folder, which diffusers reads too."""
+
+    folder: Path
+    card: dict[str, Any]
+
+    @property
+    def network(self) -> Network:
+        """The trained network as a denoiser."""
+        return load_network(self.folder)
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of every step."""
+        found: list[float] = json.loads((self.folder / "losses.json").read_text())
+        return found
+
+    def table(self) -> str:
+        """The model card, as Markdown."""
+        from scorelens.report.cards import model_card
+
+        return model_card(self.folder.name, self.card)
+
+    def figure(self) -> Figure:
+        """The loss against images seen."""
+        from scorelens.report.training import training_figure
+
+        return training_figure(self.losses, self.card["batch"], title=self.folder.name)
+
+    def save(self, folder: str | Path) -> Path:
+        """Copy the network, its card and pictures into a new folder."""
+        with fresh_folder(Path(folder)) as partial:
+            shutil.copytree(self.folder, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
+        return Path(folder)
+
+
+def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "unet-attention", "dit"] = "unet",
+          preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0", "v"] | None = None,
+          weighting: float | None = None, epochs: float | None = None, minutes: float | None = None, batch: int = 32,
+          learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
+          precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,
+          save_seconds: float = 60.0, device: torch.device | str = "cpu",
+          on_resume: Callable[[int, int], None] = lambda step, steps: None) -> Training:
+    """Train a reference network; the same call resumes an interrupted training.
+
+    Args:
+        images: the training images.
+        folder: of the training; one with the same settings is resumed.
+        network: unet (no self-attention at all), unet-attention or dit.
+        preset: small (at most 1.5 M parameters, for CPUs) or paper (the paper's sizes and 200 epochs, for GPUs).
+        prediction: what the network is trained to predict, by default the preset's.
+        weighting: multiply the loss at each noise level by alpha^weighting; 0 is plain, and the default is the preset's
+            for v. It moves the weights of v towards those of epsilon, which it reaches at 1.
+        epochs: passes over the data, by default the preset's.
+        minutes: train as many steps as fit in this time, in place of epochs.
+        batch: images per step.
+        learning_rate: of Adam, by default the preset's.
+        dropout: by default the preset's.
+        ema: decay of the averaged weights, by default the preset's.
+        seed: of the initialization, the order of the images and the noise.
+        precision: auto is bfloat16 where the device computes in it, else float32.
+        start: begin with the weights of this network, a name of the zoo or a folder saved by diffusers.
+        snapshots: keep the network also at 1/2, 1/4, ... of the training, so many times.
+        save_seconds: time between checkpoints.
+        on_resume: called with the step that an interrupted training resumes at, and their total.
+    """
+    device, sizes = torch.device(device), preset_for(preset, images.shape)
+    target: Prediction = prediction or sizes.prediction
+    recipe = Recipe(network, sizes, target, batch, _or(learning_rate, sizes.learning_rate),
+                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, device),
+                    _or(weighting, sizes.weighting if target == "v" else 0.0))
+    length, folder = _length(epochs, minutes, sizes.epochs), Path(folder).expanduser()
+    config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
+    if start is not None:
+        config["start"] = {"name": Path(start).name, "weights": load_network(start).describe()["weights"]}
+    with resumable_folder(folder, config, CONFIG):
+        if not (folder / CARD).exists():
+            job = Job(folder, images, recipe, snapshots, initial_state(images, recipe, device))
+            if start is not None:
+                begin_with(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
+            if job.resume():
+                on_resume(job.state.step, job.steps)
+            job.run(length, save_seconds)
+            finish(job, config, device)
+    return Training(folder, json.loads((folder / CARD).read_text()))
+
+
+@dataclass
+class Job:
+    """A training in its folder."""
+
+    folder: Path
+    images: ImageSet
+    recipe: Recipe
+    snapshots: int
+    state: State
+    steps: int = 0  # in all; 0 until known
+    seconds: float = 0.0  # spent so far, without interruptions
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoint.safetensors"
+
+    def resume(self) -> bool:
+        """Load the last checkpoint, if there is one."""
+        if self.checkpoint.exists():
+            extra = load_checkpoint(self.checkpoint, self.state)
+            self.steps, self.seconds = int(extra["steps"]), extra["seconds"]
+        return self.state.step > 0
+
+    def save(self) -> None:
+        check_finite(self.state)
+        save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
+
+    def run(self, length: dict[str, float | None], save_seconds: float) -> None:
+        """Train to the end, saving on the way. Stops on NaN, and keeps the last good checkpoint."""
+        per_epoch = steps_per_epoch(self.images, self.recipe.batch)
+        self.steps = self.steps or self._planned(length, per_epoch)
+        started, before = time.perf_counter(), self.seconds
+        saved = time.perf_counter()
+        running = training_steps(self.images, self.recipe, self.state, self.steps)
+        try:
+            for state in progress.track(running, "training", self.steps, unit="step", first=self.state.step,
+                                        note=lambda s: f"loss {s.loss:.4f}, epoch {s.step / per_epoch:.1f}"):
+                self.seconds = before + time.perf_counter() - started
+                if state.step in snapshot_steps(self.steps, self.snapshots):
+                    export_network(state.averaged, self.recipe.prediction, self.snapshot(state.step), half=True)
+                if time.perf_counter() - saved > save_seconds:
+                    self.save()
+                    saved = time.perf_counter()
+            self.save()
+        except NotFiniteError as error:
+            kept = f"the checkpoint of an earlier step is kept in {self.checkpoint}" if self.checkpoint.exists() else \
+                "nothing was saved yet"
+            raise ScorelensError(f"training stopped: {error}; {kept}; try a lower --learning-rate than "
+                                 f"{self.recipe.learning_rate:g}, in another folder") from error
+
+    def snapshot(self, step: int) -> Path:
+        return self.folder / "snapshots" / f"{step:07d}"
+
+    def _planned(self, length: dict[str, float | None], per_epoch: int) -> int:
+        if length["epochs"] is not None:
+            return max(1, round(length["epochs"] * per_epoch))
+        return paced_steps(self.images, self.recipe, self.state, 60 * (length["minutes"] or 0))
+
+
+def paced_steps(images: ImageSet, recipe: Recipe, state: State, seconds: float) -> int:
+    """How many steps fit in the time, from the pace of a few steps of a trial that is discarded."""
+    device = next(state.model.parameters()).device
+    trial = training_steps(images, recipe, initial_state(images, recipe, device), PACED_STEPS + 1)
+    next(trial)  # the first step is slower
+    clock = time.perf_counter()
+    for _ in trial:
+        pass
+    return max(1, round(seconds * PACED_STEPS / (time.perf_counter() - clock)))
+
+
+def snapshot_steps(steps: int, count: int) -> set[int]:
+    """A half, a quarter, ... of the training."""
+    return {steps >> k for k in range(1, count + 1)} - {0}
+
+
+def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
+    """Write the network as diffusers saves it, its pictures, and last its card: a folder with a card is complete."""
+    from scorelens.report.cards import model_card
+    from scorelens.report.training import training_figure
+
+    export_network(job.state.averaged, job.recipe.prediction, job.folder)
+    seen = round(job.steps / steps_per_epoch(job.images, job.recipe.batch) * len(job.images))
+    write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
+    title = f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}"
+    training_figure(job.state.losses, job.recipe.batch, title=title).savefig(job.folder / "loss.png", dpi=160)
+    network = load_network(job.state.averaged, parametrization=job.recipe.prediction, schedule=beta_schedule(),
+                           shape=job.images.shape)
+    with torch.no_grad():
+        made = sample(network, seeded_noise(job.images.shape, range(SHOWN), device=device), ddim_sigmas(10))
+    made.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
+    card = {**config, "steps": job.steps, "images_seen": seen, "loss": job.state.loss,
+            "seconds": round(job.seconds, 1), "parameters": sum(p.numel() for p in job.state.model.parameters()),
+            "environment": environment(device)}
+    (job.folder / "README.md").write_text(model_card(job.folder.name, card))
+    write_json(job.folder / CARD, card)
+    job.checkpoint.unlink()
+
+
+def _length(epochs: float | None, minutes: float | None, default: float) -> dict[str, float | None]:
+    if epochs is not None and minutes is not None:
+        raise ScorelensError("give --epochs or --minutes, not both")
+    for name, value in (("epochs", epochs), ("minutes", minutes)):
+        if value is not None and not value > 0:
+            raise ScorelensError(f"{name} must be a number > 0, got {value:g}")
+    return {"epochs": None if minutes is not None else _or(epochs, default), "minutes": minutes}
+
+
+def _precision(name: str, device: torch.device) -> Literal["float32", "bfloat16"]:
+    """bfloat16 where it is computed natively: recent GPUs, and CPUs with AVX-512 BF16 or AMX."""
+    if name == "auto":
+        native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else \
+            device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+        return "bfloat16" if native else "float32"
+    return "bfloat16" if name == "bfloat16" else "float32"
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
