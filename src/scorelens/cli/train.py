@@ -47,6 +47,6 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
         precision=precision, start=start, snapshots=snapshots, save_seconds=save_seconds, device=choose_device(device),
         on_resume=lambda step, steps: print(f"resuming at step {step} of {steps}"))
     card = result.card
-    print(f"{'already ' * finished}trained {card['steps']} steps in {card['seconds'] / 60:.1f} minutes, loss {card['loss']:.4f}; network and "
-          f"pictures: {folder}")
+    print(f"{'already ' * finished}trained {card['steps']} steps in {card['seconds'] / 60:.1f} minutes, loss "
+          f"{card['loss']:.4f}; network and pictures: {folder}")
     return folder
