@@ -160,7 +160,7 @@ def leaves(value, name=""):
 def test_only_the_first_process_is_heard(jobs):
     out, err = ((jobs[2] / name).read_text() for name in ("out.txt", "err.txt"))
     assert out.count("3 images in") == 1 and out.count("| phase ") == 1 and out.count("compare/report.html") == 1
-    assert out.count("1 cells measured, 1 failed") == out.count("failed: voids cifar10") == 2  # run, and taken up
+    assert out.count("1 cells measured, 1 failed") == out.count("failed: heldout cifar10") == 2  # run, and taken up
     assert err.count("scorelens: error: scorelens train runs in one process") == 1
     assert err.count("scorelens: error") == 1 and not (jobs[2] / "train").exists()
 

@@ -61,11 +61,12 @@ FIGURES = {
         "The optimal denoiser's field explodes while it decides between images, and then vanishes (appendix)"),
     "spectra": Figure(f"data spectra --sources {SOURCES} {SMALL}", "spectra.png",
                       "Eigenvalues of the covariance of all datasets, at 32 x 32 (appendix)"),
-    "voids": Figure(f"voids --data celeba {SMALL} --models celeba-unet optimal wiener locality --num 8", "curves.png",
-                    "One step on held-out faces: the optimal denoiser fails where networks do not (Fig. 1)"),
-    "teleporting": Figure(  # on data that may be shown
-        "voids --data digits --models digits-unet optimal wiener locality", "teleporting.png",
-        "One step on held-out digits: the optimal denoiser teleports to other images (Fig. 1)"),
+    "held-out": Figure(
+        f"report-card celeba-unet --data celeba {SMALL}", "report_card.png",
+        "Error of one step on held-out faces, relative to the linear filter's (Fig. 1)"),
+    "one-step": Figure(  # on data that may be shown
+        "report-card digits-unet --data digits", "one_step.png",
+        "One step on a held-out digit: the optimal denoiser returns another image (Fig. 1)"),
 }
 
 

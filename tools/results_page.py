@@ -92,7 +92,7 @@ def commit(run: Path) -> None:
 def _may_be_shown(figure: Figure) -> bool:
     """Curves always; pictures of images only where the data are ours."""
     kind, _, dataset = figure.path.stem.partition("-")
-    return kind not in ("samples", "steps", "teleporting") or dataset in SHOWN_DATA
+    return kind not in ("samples", "steps", "single") or dataset in SHOWN_DATA
 
 
 if __name__ == "__main__":

@@ -45,19 +45,17 @@ def test_levels_are_spread_from_first_to_last():
     assert chosen_levels(range(5), 1) == [0]
 
 
-def test_voids_shows_that_only_the_optimal_denoiser_teleports(tmp_path):
+def test_only_the_optimal_denoiser_returns_a_training_image(tmp_path, capsys):
     """At vanishing noise the optimal denoiser returns the nearest training image, the others the held-out one."""
-    assert main(["voids", "--data", "digits", "--models", "digits-unet", "optimal", "wiener", "locality", "--num", "16",
-                 "--steps", "10", "--out", "out"]) == 0
+    assert main(["report-card", "digits-unet", "--data", "digits", "--num", "16", "--out", "out"]) == 0
     train, test = scorelens.load_images("digits", split="train"), scorelens.load_images("digits", split="test")
-    last = {row["model"]: row for row in rows(tmp_path)}  # the lowest noise level comes last
-    nearest = scorelens.novelty(test[:16], train).mse.mean().item()
-    assert last["optimal"]["mse"]["mean"] == pytest.approx(nearest, rel=0.02)
-    for name in ("digits-unet", "wiener", "locality"):
-        assert last[name]["mse"]["mean"] < 0.02 * nearest
-    record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert record["data"]["split"] == "train" and record["test"]["split"] == "test"
-    for name in ("teleporting.png", "curves.png"):
+    card = json.loads((tmp_path / "out" / "report_card.json").read_text())
+    last, nearest = card["levels"][-1], scorelens.novelty(test[:16], train).mse.mean().item()
+    assert last["formulas"]["optimal"] == pytest.approx(nearest, rel=0.02)
+    assert max(last["error"]["mean"], last["formulas"]["wiener"]) < 0.02 * nearest
+    assert card["data"]["split"] == "train" and card["heldout"]["split"] == "test"
+    assert f"digits-unet: {card['sentence']}" in capsys.readouterr().out
+    for name in ("report_card.png", "one_step.png"):
         assert (tmp_path / "out" / name).stat().st_size > 10_000
 
 
@@ -82,8 +80,8 @@ DIGITS = ["--data", "digits", "--limit", "30"]
     (["sensitivity", *DIGITS, "--models", "locality:threshold=0.1/0.2"], "names several"),
     (["sensitivity", *DIGITS, "--num", "0"], "at least 1"),
     (["sensitivity", "--data", "leaves", "--limit", "9", "--resolution", "8", "--models", "digits-unet"], "3 x 8 x 8"),
-    (["voids", *DIGITS, "--num", "1000"], "between 1 and the 179 held-out images"),
-    (["voids", *DIGITS, "--num", "2", "--shown", "2"], "shown must be between 0 and 1"),
+    (["report-card", "wiener", *DIGITS, "--num", "1000"], "between 1 and the 179 held-out images"),
+    (["report-card", "wiener", *DIGITS, "--num", "2", "--shown", "2"], "shown must be between 0 and 1"),
     (["manipulation", *DIGITS, "--networks", "digits-unet", "--pattern", "nowhere.png"], "neither a single letter"),
     (["manipulation", *DIGITS], "--networks")])
 def test_mistakes_end_in_one_line_and_no_folder(argv, says, capsys, tmp_path):

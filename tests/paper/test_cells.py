@@ -75,8 +75,8 @@ def test_a_tolerance_is_held_against_the_exact_plan(monkeypatch):
     assert without["each"] == measure_cell(replace(exact, kind="samples"), PLACE).metrics["each"] != row["each"]
 
 
-def test_voids_are_held_out_images():
-    row = measure_cell(replace(WIENER, kind="voids"), PLACE).metrics
+def test_errors_on_held_out_images():
+    row = measure_cell(replace(WIENER, kind="heldout"), PLACE).metrics
     x0 = scorelens.load_images("digits", split="test")[:3]
     noise = scorelens.seeded_noise((1, 8, 8), [40, 41, 42])
     wiener = scorelens.build_denoiser("wiener", scorelens.load_images("digits", split="train"))
@@ -85,9 +85,9 @@ def test_voids_are_held_out_images():
     assert row["test"]["split"] == "test"
 
 
-def test_where_nothing_is_held_out_there_are_no_voids():
+def test_where_nothing_is_held_out_there_is_an_error():
     with pytest.raises(scorelens.ScorelensError, match="nothing is held out"):
-        measure_cell(replace(WIENER, kind="voids", data=("digits", (("split", "all"),))), PLACE)
+        measure_cell(replace(WIENER, kind="heldout", data=("digits", (("split", "all"),))), PLACE)
 
 
 def test_networks_of_ones_own_folder_come_first(tmp_path):

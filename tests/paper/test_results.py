@@ -55,7 +55,7 @@ def test_results_come_by_preset_and_dataset():
     rows[0] = dataclasses.replace(rows[0], failed="because")
     results = Results(rows)
     assert [r.name for found in results.of("softmax").values() for r in found] == [c.key for c in cells[:-1]]
-    assert results.failed == rows[:1] and not results.of("voids")
+    assert results.failed == rows[:1] and not results.of("held-out")
 
 
 def test_names_and_limits(monkeypatch):

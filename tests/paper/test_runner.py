@@ -115,14 +115,14 @@ def test_rows_do_not_depend_on_the_company_of_their_cell(tmp_path):
     assert numbers(run_cells(cells("optimal"), tmp_path / "b", PLACE)) == both[1:]
 
 
-@pytest.mark.parametrize("kind", ["voids", "fields", "quality"])
+@pytest.mark.parametrize("kind", ["heldout", "fields", "quality"])
 def test_every_other_kind_of_cell(tmp_path, kind):
-    preset = {"voids": "voids", "fields": "sensitivity", "quality": "self-attention"}[kind]
+    preset = {"heldout": "held-out", "fields": "sensitivity", "quality": "self-attention"}[kind]
     wanted = list(cells_of(preset, datasets=["digits"]))[:2]
     small = [Cell(**{**vars(cell), "num": 8, "steps": 3}) for cell in wanted]
     rows = list(run_cells(small, tmp_path, PLACE))
     assert not any(row.failed for row in rows), rows
-    if kind == "voids":
+    if kind == "heldout":
         assert [level["mse"]["mean"] for level in rows[0].metrics["levels"]] == sorted(
             (level["mse"]["mean"] for level in rows[0].metrics["levels"]), reverse=True)
     elif kind == "fields":

@@ -18,9 +18,8 @@ from torch import Tensor
 from scorelens.analysis.comparison import agreement, single_steps
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.models import build_model
-from scorelens.analysis.report_card import COUNT, ReportCard, report_card
+from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
 from scorelens.analysis.verdict import Sentence, as_records, verdict
-from scorelens.analysis.voids import denoised
 from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
 from scorelens.data.images import ImageSet
 from scorelens.files import fresh_folder, write_json
@@ -228,14 +227,16 @@ def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
     """The error of one step on training and on held-out images, of the network and of the memorizing limit."""
     if subject.held_out is None or count < 1:
         return None
-    noise, rows = subject.noise(count), {}
-    models = {NAME: subject.network, **{n: m for n, m in subject.models.items() if n == "optimal"}}
-    for split, images in (("training", subject.images[_spread(len(subject.images), count)]),
-                          ("held-out", subject.held_out[:count])):
-        rows[split] = list(denoised(models, images.to(subject.device), noise, subject.sigmas, 0, {}))
-    levels = [{"model": a["model"], "sigma": a["sigma"], "training": a["mse"], "held_out": b["mse"],
-               "ratio": b["mse"]["mean"] / a["mse"]["mean"] if a["mse"]["mean"] > 0 else None}
-              for a, b in zip(rows["training"], rows["held-out"], strict=True)]
+    noise, levels = subject.noise(count), []
+    splits = [subject.images[_spread(len(subject.images), count)], subject.held_out[:count]]
+    for name, model in {NAME: subject.network, "optimal": subject.models.get("optimal")}.items():
+        if model is not None:
+            errors = [heldout_errors(model, x0.to(subject.device), noise, subject.sigmas, name) for x0 in splits]
+            for sigma, training, held_out in zip(subject.sigmas, *errors, strict=True):
+                seen = training.mean().item()
+                levels.append({"model": name, "sigma": sigma, "training": summary(training),
+                               "held_out": summary(held_out),
+                               "ratio": held_out.mean().item() / seen if seen > 0 else None})
     return {"images": count, "levels": levels}
 
 

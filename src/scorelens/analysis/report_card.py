@@ -22,7 +22,7 @@ from scorelens import progress
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.specs import parse_specs
 from scorelens.files import fresh_folder, write_json
-from scorelens.metrics import Interval, bootstrap_ratio
+from scorelens.metrics import Interval, bootstrap_ratio, novelty
 from scorelens.noise import ddim_sigmas, own_sigmas, seeded_noise
 from scorelens.types import Denoiser, ScorelensError
 
@@ -70,6 +70,16 @@ class Level:
 
 
 @dataclass(frozen=True, eq=False)
+class Picture:
+    """One held-out image, its noise, the nearest training image, and what each model makes of it in one step."""
+
+    x0: Float[Tensor, "c h w"]
+    noise: Float[Tensor, "c h w"]
+    nearest: Float[Tensor, "c h w"]
+    predictions: Mapping[str, Float[Tensor, "levels c h w"]]
+
+
+@dataclass(frozen=True, eq=False)
 class ReportCard:
     """Held-out errors of a denoiser at several noise levels, beside the closed forms of its training images."""
 
@@ -80,6 +90,7 @@ class ReportCard:
     errors: Float[Tensor, "levels n"]  # of the denoiser, one for each image
     formulas: Mapping[str, Measured]
     seed: int = 0
+    picture: Picture | None = None
 
     @cached_property
     def levels(self) -> list[Level]:
@@ -138,18 +149,22 @@ class ReportCard:
                 "levels": self.rows()}
 
     def save(self, folder: str | Path) -> Path:
-        """Write report_card.json, .md and .png into a new folder."""
+        """Write report_card.json, .md and .png into a new folder, and one_step.png where an image was to be shown."""
+        from scorelens.report.report_card import one_step_picture
+
         with fresh_folder(Path(folder)) as partial:
             write_json(partial / "report_card.json", self.describe())
             (partial / "report_card.md").write_text(f"{self.name}: {self.sentence}.\n\n{self.table()}\n")
             self.figure().savefig(partial / "report_card.png", dpi=160)
+            if self.picture is not None:
+                one_step_picture(sigmas=self.sigmas, path=partial / "one_step.png", **vars(self.picture))
         return Path(folder)
 
 
 @torch.no_grad()
 def report_card(denoiser: Denoiser, images: ImageSet, heldout: ImageSet, *, sigmas: Sequence[float] | None = None,
                 formulas: Sequence[str] | Mapping[str, Denoiser] = CLOSED_FORMS, count: int = COUNT, seed: int = 0,
-                device: torch.device | str = "cpu", name: str = "denoiser") -> ReportCard:
+                device: torch.device | str = "cpu", name: str = "denoiser", shown: int | None = None) -> ReportCard:
     """Measure a denoiser's error on held-out images, beside closed forms of its training images.
 
     Args:
@@ -161,6 +176,7 @@ def report_card(denoiser: Denoiser, images: ImageSet, heldout: ImageSet, *, sigm
         count: how many held-out images to use at most.
         seed: of the noise; that of image k is drawn from seed + k.
         name: what to call the denoiser in the table and the figure.
+        shown: also keep what each model makes of this held-out image, for a picture.
     """
     if heldout.shape != images.shape:
         raise ScorelensError(f"the held-out images are {heldout.shape}, the training images {images.shape}; "
@@ -171,7 +187,31 @@ def report_card(denoiser: Denoiser, images: ImageSet, heldout: ImageSet, *, sigm
     squares = _squares(denoiser, x0, noise, levels, name)
     built = _build(formulas, images)
     found = {key: _measure(formula, key, x0, noise, levels, squares, images) for key, formula in built.items()}
-    return ReportCard(name, images.describe(), heldout.describe(), tuple(levels), squares.mean(dim=2), found, seed)
+    picture = None if shown is None else _picture({name: denoiser, **built}, x0[shown], noise[shown], levels, images)
+    return ReportCard(name, images.describe(), heldout.describe(), tuple(levels), squares.mean(dim=2), found, seed,
+                      picture)
+
+
+def _picture(models: Mapping[str, Denoiser], x0: Tensor, noise: Tensor, sigmas: Sequence[float],
+             images: ImageSet) -> Picture:
+    predictions = {name: one_step(model, x0, noise, sigmas).cpu() for name, model in models.items()}
+    nearest = images[novelty(x0[None].cpu(), images).index][0]
+    return Picture(x0.cpu(), noise.cpu(), nearest, predictions)
+
+
+def heldout_errors(denoiser: Denoiser, x0: Tensor, noise: Tensor, sigmas: Sequence[float],
+                   label: str) -> Float[Tensor, "levels n"]:
+    """The mean squared error of one step on each image, at each noise level."""
+    with torch.no_grad():
+        return _squares(denoiser, x0, noise, sigmas, label).mean(dim=2)
+
+
+@torch.no_grad()
+def one_step(denoiser: Denoiser, x0: Float[Tensor, "c h w"], noise: Float[Tensor, "c h w"],
+             sigmas: Sequence[float]) -> Float[Tensor, "levels c h w"]:
+    """One image, noised at each level and denoised in a single step. As the noise vanishes, a denoiser that generalizes
+    returns it; the optimal one returns the nearest training image."""
+    return torch.cat([denoiser((x0 + sigma * noise)[None], sigma) for sigma in sigmas])
 
 
 def _levels(denoiser: Denoiser) -> list[float]:

@@ -23,10 +23,10 @@ from scorelens.cli.data import info, list_sources, spectra
 from scorelens.cli.demo import demo
 from scorelens.cli.explain import explain
 from scorelens.cli.manipulation import manipulation
+from scorelens.cli.report_card import report_card
 from scorelens.cli.sample import sample
 from scorelens.cli.sensitivity import sensitivity
 from scorelens.cli.train import train
-from scorelens.cli.voids import voids
 from scorelens.data import load_images
 from scorelens.denoisers import DENOISERS, denoiser_options
 from scorelens.types import CheckFailedError, ScorelensError
@@ -53,7 +53,7 @@ COMMANDS = {
                       data="flag", divided=True),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
-    "voids": Command(voids, "scorelens voids --data digits --models digits-unet optimal wiener locality", data="flag"),
+    "report-card": Command(report_card, "scorelens report-card digits-unet --data digits", data="flag", first="model"),
     "manipulation": Command(manipulation, "scorelens manipulation --data digits --networks digits-unet --pattern I "
                             "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32 "

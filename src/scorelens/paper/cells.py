@@ -18,7 +18,7 @@ from scorelens.analysis.comparison import agreement, originality
 from scorelens.analysis.fields import wiener_fields
 from scorelens.analysis.marks import measure
 from scorelens.analysis.models import build_spec
-from scorelens.analysis.voids import Pictured, denoised
+from scorelens.analysis.report_card import heldout_errors, one_step
 from scorelens.analysis.walks import Walks, field_rows, measured, nine_pixels
 from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
@@ -129,18 +129,19 @@ def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measure
                   "exact_seconds_per_image": noted.exact_seconds / cell.num})
 
 
-def voids(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
+def heldout(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """Held-out images, noised at every level and denoised in one step."""
     held_out = place.images((cell.data[0], (*(pair for pair in cell.data[1] if pair[0] != "split"), ("split", "test"))))
     if images.describe()["split"] == "all":
         raise ScorelensError(f"all of {cell.data[0]} is training data here, so nothing is held out; give --split train")
     if len(held_out) < cell.num:
         raise ScorelensError(f"{cell.data[0]} has {len(held_out)} held-out images, {cell.num} are needed")
-    x0, pictured = held_out[:cell.num].to(place.device), Pictured()
+    x0, model = held_out[:cell.num].to(place.device), _model(cell, place, images)
     levels = own_sigmas(place.network(cell.reference, images).schedule, cell.steps).tolist()
-    rows = list(denoised({str(cell.method): _model(cell, place, images)}, x0, noise, levels, 0, pictured))
-    return Measured({"test": held_out.describe(), "levels": [{"sigma": r["sigma"], "mse": r["mse"]} for r in rows]},
-                 {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(torch.stack(pictured[str(cell.method)]))})
+    errors = heldout_errors(model, x0, noise, levels, str(cell.method))
+    return Measured({"test": held_out.describe(), "levels": [{"sigma": sigma, "mse": summary(each)}
+                                                                 for sigma, each in zip(levels, errors, strict=True)]},
+                 {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(one_step(model, x0[0], noise[0], levels))})
 
 
 def fields(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
@@ -183,7 +184,7 @@ def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measur
 
 
 KINDS: dict[str, Callable[[Cell, Place, ImageSet, Tensor], Measured]] = {
-    "samples": samples, "within": within, "voids": voids, "fields": fields, "marks": marks, "quality": quality}
+    "samples": samples, "within": within, "heldout": heldout, "fields": fields, "marks": marks, "quality": quality}
 
 
 @lru_cache(maxsize=3)

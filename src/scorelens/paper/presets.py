@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from scorelens.validation import unknown
 
-Kind = Literal["samples", "within", "voids", "fields", "marks", "quality"]
+Kind = Literal["samples", "within", "heldout", "fields", "marks", "quality"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
 
 
@@ -51,7 +51,7 @@ class Scale:
     runtime: int = 64
     ablations: int = 128
     low_rank: int = 16
-    voids: int = 128
+    heldout: int = 128
     fields: int = 32
     quality: int = 1000
     els: int = 128
@@ -62,7 +62,7 @@ class Scale:
 
 SCALES = {
     "paper": Scale(),
-    "cpu": Scale(runtime=8, ablations=32, voids=32, fields=8, quality=256, els=16, els_runtime=1,
+    "cpu": Scale(runtime=8, ablations=32, heldout=32, fields=8, quality=256, els=16, els_runtime=1,
                  els_images=1000, ablation_images=10_000),
 }
 
@@ -150,9 +150,9 @@ PRESETS = {
                         ("digits", "leaves", "mnist", "cifar10"),
                         (LOCALITY, *(method("locality", threshold="@threshold", tolerance=t) for t in TOLERANCES)),
                         "within", "low_rank", True),
-    "voids": Preset("Between the training images", "What happens to an image that was held out?",
+    "held-out": Preset("Between the training images", "What happens to an image that was held out?",
                     "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
-                    (REFERENCE, method("optimal"), method("wiener"), LOCALITY), "voids", "voids", True),
+                    (REFERENCE, method("optimal"), method("wiener"), LOCALITY), "heldout", "heldout", True),
     "sensitivity": Preset("Where the networks look", "Is a network's field a row of the Wiener filter?",
                           "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, method("wiener")), "fields",
                           "fields"),

@@ -18,7 +18,7 @@ from scorelens.report.bench_views import label
 from scorelens.report.fields import Strip, field_figure, gain_curves
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
-from scorelens.report.voids import void_curves
+from scorelens.report.report_card import error_figure
 from scorelens.results import Row as Measured
 
 COLUMNS = 3  # panels beside each other
@@ -140,12 +140,12 @@ def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Fig
                       "asked for. Where there is no point, or no panel, the exact plan did all the work", draw)
 
 
-def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """Errors by noise level, and one held-out image through every model."""
     for dataset, rows in results.of(preset).items():
         flat = [{"model": label(family(row)), **level} for row in rows for level in row.metrics["levels"]]
-        yield to.save(f"voids-{_file(dataset)}", f"{dataset}: error of one step on held-out images, by noise level",
-                      lambda path, f=flat, d=dataset: void_curves(f, path, title=d))  # type: ignore[misc]
+        yield to.save(f"errors-{_file(dataset)}", f"{dataset}: error of one step on held-out images, by noise level",
+                      lambda path, f=flat, d=dataset: error_figure(f, title=d).savefig(path, dpi=160))  # type: ignore[misc]
         pictures = [(row, to.arrays(row)) for row in rows]
         pictures = [(row, arrays) for row, arrays in pictures if "predictions" in arrays]
         if pictures:
@@ -154,7 +154,7 @@ def void_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
             strips = [Row("held-out image", held_out.expand(count, *held_out.shape[1:])),
                       *(Row(label(family(row)), _floats(arrays["predictions"])) for row, arrays in pictures)]
             columns = [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]]
-            yield to.save(f"teleporting-{_file(dataset)}", f"{dataset}: one held-out image, noised and denoised in one "
+            yield to.save(f"single-{_file(dataset)}", f"{dataset}: one held-out image, noised and denoised in one "
                           "step; the optimal denoiser goes to a training image instead",
                           lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
 
@@ -192,7 +192,8 @@ def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": threshold_curves, "low-rank": energy_curves, "softmax": batch_curves,
-    "tolerance": tolerance_curves, "voids": void_figures, "sensitivity": field_strips, "manipulation": mark_figures}
+    "tolerance": tolerance_curves, "held-out": heldout_figures, "sensitivity": field_strips,
+    "manipulation": mark_figures}
 
 
 def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: str, caption: str) -> Iterator[Figure]:

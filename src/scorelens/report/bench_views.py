@@ -184,7 +184,7 @@ def _within(metrics: Mapping[str, Any]) -> list[str]:
             f"{metrics['exact_seconds_per_image'] / metrics['seconds_per_image']:.2f}"]
 
 
-def voids(results: Results, preset: str) -> Iterator[Block]:
+def heldout(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
         yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"])],
                     [[label(family(row)), *(f"{level['mse']['mean']:.3g}" for level in row.metrics["levels"])]
@@ -231,7 +231,7 @@ def manipulation(results: Results, preset: str) -> Iterator[Block]:
 
 VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
     "table1": agreement, "table-appendix": agreement, "novelty": novelty, "runtime": runtime, "dynamics": dynamics,
-    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "voids": voids,
+    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "held-out": heldout,
     "sensitivity": sensitivity,
     "architectures": architectures, "self-attention": self_attention, "manipulation": manipulation}
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scorelens.report.figures import INK, MUTED, quiet
+import torch
+from torch import Tensor
+
+from scorelens.report.figures import INK, MUTED, labelled_rows, quiet
+from scorelens.report.figures import Row as PictureRow
 from scorelens.report.tables import markdown
 
 if TYPE_CHECKING:
@@ -55,6 +60,39 @@ def report_card_figure(levels: Sequence[Row], name: str) -> Figure:
     axes.set_title(f"{name}: error on held-out images", fontsize=10, color=INK, loc="left")
     axes.legend(frameon=False, fontsize=8, loc="best")
     return figure
+
+
+def error_figure(rows: Sequence[Row], *, title: str) -> Figure:
+    """The error of one step on held-out images against the noise level, with its interval, one line per model."""
+    from matplotlib import colormaps
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=(6.4, 3.9), layout="constrained")
+    axes = figure.subplots()
+    for k, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
+        mine = [row for row in rows if row["model"] == model]
+        sigmas, colour = [row["sigma"] for row in mine], colormaps["tab10"](k % 10)
+        axes.loglog(sigmas, [row["mse"]["mean"] for row in mine], "-o", ms=3, lw=1.6, color=colour, label=model)
+        axes.fill_between(sigmas, [row["mse"]["low"] for row in mine], [row["mse"]["high"] for row in mine], alpha=0.15,
+                          color=colour, lw=0)
+    least = min(row["mse"]["mean"] for row in rows)  # an interval may reach far below all means
+    axes.set(xlabel="noise level σ", ylabel="MSE to the held-out image", ylim=(max(least / 5, 1e-12), None))
+    quiet(axes)
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def one_step_picture(x0: Tensor, noise: Tensor, nearest: Tensor, sigmas: Sequence[float],
+                     predictions: Mapping[str, Tensor], path: Path) -> None:
+    """One held-out image: noisy, denoised in one step by each model at each level, and its nearest training image."""
+    count = len(sigmas)
+    scales = [(1 + sigma**2) ** -0.5 for sigma in sigmas]  # x_t, as DDPM has it: z itself leaves any range
+    noisy = torch.stack([scale * (x0 + sigma * noise) for sigma, scale in zip(sigmas, scales, strict=True)])
+    rows = [PictureRow("held-out image", x0.expand(count, *x0.shape)), PictureRow("noisy", noisy),
+            *(PictureRow(name, images) for name, images in predictions.items()),
+            PictureRow("nearest training image", nearest.expand(count, *x0.shape))]
+    labelled_rows(rows, path, title="Denoised in one step", columns=[f"σ = {sigma:.3g}" for sigma in sigmas])
 
 
 def _ratio(found: Mapping[str, float]) -> list[str]:

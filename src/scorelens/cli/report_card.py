@@ -1,0 +1,43 @@
+"""`scorelens report-card`: has a network learned every noise level?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from scorelens.analysis import report_card as analysis
+from scorelens.analysis.models import build_model
+from scorelens.cli.run_folder import output_folder
+from scorelens.data.images import ImageSet
+from scorelens.distributed import choose_device
+from scorelens.types import ScorelensError
+
+
+def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Sequence[str] = analysis.CLOSED_FORMS,
+                num: int = analysis.COUNT, seed: int = 0, shown: int = 0, device: str = "auto",
+                out: Path | None = None) -> Path:
+    """Measure a network's error on held-out images at each noise level, beside the closed forms of its data.
+
+    Args:
+        model: a network (zoo name, folder saved by diffusers, hub id), or a denoiser with its options.
+        formulas: closed forms to compare with, with their options.
+        num: number of held-out images.
+        seed: the noise of image k is drawn from seed + k.
+        shown: which of the images the picture shows.
+        device: auto, cuda, mps or cpu.
+        out: folder for the results; it must not exist. By default runs/report-card-...
+    """
+    if not 1 <= num <= len(test):
+        num = len(test) if num == analysis.COUNT else num  # fewer images than the default are no mistake
+    if not 1 <= num <= len(test):
+        raise ScorelensError(f"num must be between 1 and the {len(test)} held-out images, got {num}")
+    if not 0 <= shown < num:
+        raise ScorelensError(f"shown must be between 0 and {num - 1}, got {shown}")
+    name = Path(model).name
+    folder = output_folder("report-card", name, out)
+    card = analysis.report_card(build_model(model, images), images, test, formulas=formulas, count=num, seed=seed,
+                                device=choose_device(device), name=name, shown=shown)
+    card.save(folder)
+    print(f"{name}: {card.sentence}.\n\n{card.table()}\n\npictures: {folder / 'report_card.png'}, "
+          f"{folder / 'one_step.png'}")
+    return folder
