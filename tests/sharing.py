@@ -55,7 +55,7 @@ def numbers() -> Iterator[tuple[str, torch.Tensor]]:
     yield from statistics(images)
     few = images.subset([5, 50])
     yield "two images", torch.stack([scorelens.build_denoiser("locality", few)(z, sigma) for sigma in SIGMAS])
-    marked = scorelens.load_images("digits", limit=40, mark="I", seed=3)
+    marked = scorelens.add_mark(scorelens.load_images("digits", limit=40, seed=3), "I", seed=3)
     yield "marked images", scorelens.build_denoiser("locality", marked, plan="differences")(z, 0.7)
 
 

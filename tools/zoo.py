@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from scorelens.analysis.report_card import report_card
-from scorelens.data import load_images
+from scorelens.cli.load_data import load_data
 from scorelens.files import write_json
 from scorelens.metrics import r2, summary
 from scorelens.networks.export import CARD, export_network
@@ -182,7 +182,7 @@ def heldout_record(name: str, folder: Path) -> dict[str, Any]:
     """The report card of a network, on the test split of its own data."""
     entry = ZOO[name]
     network = load_network(folder)
-    images, heldout = (load_images(entry.data, **{**entry.load, "split": split}) for split in ("train", "test"))
+    images, heldout = (load_data(entry.data, **{**entry.load, "split": split}) for split in ("train", "test"))
     return report_card(network, images, heldout, name=name).describe()
 
 

@@ -4,7 +4,7 @@ from scorelens.analysis.comparison import Comparison, compare
 from scorelens.analysis.examination import Verdict, explain
 from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
-from scorelens.data import SOURCES, ImageSet, load_images
+from scorelens.data import SOURCES, ImageSet, add_mark, load_images
 from scorelens.denoisers import DENOISERS, build_denoiser
 from scorelens.jacobian import sensitivity
 from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, precision_recall, r2
@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "Training",
     "Verdict",
+    "add_mark",
     "bootstrap",
     "build_denoiser",
     "check_denoiser",

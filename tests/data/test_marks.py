@@ -7,7 +7,7 @@ from PIL import Image
 
 from scorelens import fit_gaussian, load_images
 from scorelens.analysis.marks import predicted_sensitivity
-from scorelens.data.edits import mark_mask, with_mark
+from scorelens.data.edits import add_mark, mark_mask
 from scorelens.data.images import ImageSet
 from scorelens.statistics.masks import wiener_matrix
 from scorelens.types import ScorelensError
@@ -19,7 +19,7 @@ def flat_images(count=6, shape=(3, 12, 12), value=100):
 
 def test_the_mark_is_added_in_one_colour_per_image_and_never_clipped():
     images = ImageSet(np.full((400, 3, 12, 12), 255, np.uint8), "white")
-    marked = with_mark(images, "T", gamma=0.5, seed=3)
+    marked = add_mark(images, "T", gamma=0.5, seed=3)
     mask = mark_mask("T", (12, 12))
     x = marked[:]
     assert torch.equal(x[:, :, ~torch.from_numpy(mask)], torch.ones(400, 3, int((~mask).sum())))
@@ -32,21 +32,21 @@ def test_the_mark_is_added_in_one_colour_per_image_and_never_clipped():
 
 def test_colours_depend_on_the_seed_alone():
     images = flat_images()
-    assert np.array_equal(with_mark(images, "W", 0.1).pixels, with_mark(images, "W", 0.1).pixels)
-    assert not np.array_equal(with_mark(images, "W", 0.1).pixels, with_mark(images, "W", 0.1, seed=1).pixels)
+    assert np.array_equal(add_mark(images, "W", 0.1).pixels, add_mark(images, "W", 0.1).pixels)
+    assert not np.array_equal(add_mark(images, "W", 0.1).pixels, add_mark(images, "W", 0.1, seed=1).pixels)
 
 
 def test_the_record_and_fingerprint_tell_edited_from_plain():
     plain = load_images("digits", limit=20)
-    marked = load_images("digits", limit=20, mark="I", gamma=0.3)
+    marked = add_mark(load_images("digits", limit=20), "I", 0.3)
     assert marked.record["mark"] == "I" and marked.record["gamma"] == 0.3 and marked.record["mark_pixels"] > 3
     assert marked.fingerprint != plain.fingerprint
-    assert marked.fingerprint != load_images("digits", limit=20, mark="I", gamma=0.31).fingerprint
+    assert marked.fingerprint != add_mark(load_images("digits", limit=20), "I", 0.31).fingerprint
 
 
 def test_exact_moments_of_float_images():
     """fit_gaussian of float pixels equals numpy's covariance in float64."""
-    marked = load_images("digits", limit=60, mark="I", gamma=0.4)
+    marked = add_mark(load_images("digits", limit=60), "I", 0.4)
     stats = fit_gaussian(marked, cache=False)
     x = marked.pixels.reshape(60, -1).astype(np.float64)
     torch.testing.assert_close(stats.mean, torch.from_numpy(x.mean(0)), rtol=1e-12, atol=1e-12)
@@ -102,6 +102,6 @@ def test_mistakes_are_named(tmp_path):
     for mark, says in [(tmp_path / "small.png", "6x10, the images are 12x12"), (tmp_path / "text.png", "neither"),
                        ("nowhere.png", "neither"), (" ", "marks no pixel")]:
         with pytest.raises(ScorelensError, match=says):
-            with_mark(flat_images(), mark, 0.5)
+            add_mark(flat_images(), mark, 0.5)
     with pytest.raises(ScorelensError, match="gamma"):
-        with_mark(flat_images(), "W", 0.0)
+        add_mark(flat_images(), "W", 0.0)

@@ -1,12 +1,11 @@
 """The kernel family between the optimal denoiser and the Wiener filter, against explicit loops in float64."""
 
-import sys
-
 import numpy as np
 import pytest
 import torch
 
 import scorelens
+from scorelens.denoisers import kernel as kernel_module
 from scorelens.denoisers.kernel import kernel
 from scorelens.statistics import rotation
 from scorelens.statistics.bandwidth import bandwidth_rule
@@ -108,7 +107,7 @@ def test_images_rotated_once_are_kept_by_their_content(monkeypatch, fresh_cache)
     images, other = image_set("smooth", 60), image_set("random", 60)
     z = noisy(images, 0.5)[0]
     expected = [kernel(i, bandwidth=0.4)(z, 0.5) for i in (images, other)]
-    monkeypatch.setattr(sys.modules[kernel.__module__], "SMALL", 0)  # `denoisers.kernel` is the builder
+    monkeypatch.setattr(kernel_module, "SMALL", 0)
     monkeypatch.setattr(rotation, "CHUNK", 17)
     for _ in range(2):
         for i, answer in zip((images, other), expected, strict=True):

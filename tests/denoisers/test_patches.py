@@ -1,13 +1,13 @@
 """Models of windows and patches against brute force that cuts out every patch, one by one."""
 
 import json
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 import scorelens
+from scorelens.denoisers import els as els_module
 from scorelens.denoisers.patch_sizes import PRESETS, patch_sizes
 from tests.ground_truth import brute_force
 from tests.ground_truth.cases import image_set
@@ -47,7 +47,7 @@ def test_els(shape, bank, size, batch, memory, monkeypatch):
     images = image_set("smooth", 8, shape)
     model = scorelens.build_denoiser("els", images, patch_size=size, bank=bank, memory=memory)
     for boxes_from in (1, 10**9):
-        monkeypatch.setattr(sys.modules["scorelens.denoisers.els"], "BOXES_FROM", boxes_from)
+        monkeypatch.setattr(els_module, "BOXES_FROM", boxes_from)
         for sigma in SIGMAS:
             compare(model, lambda z, x, s=sigma: brute_force.els(z, x, s, shape, size, bank == "inside"), images, sigma,
                     batch)
@@ -146,7 +146,7 @@ def test_gradients_are_those_of_finite_differences(name, options):
 
 
 def test_windows_of_translated_images_have_the_right_gradient(monkeypatch):
-    monkeypatch.setattr(sys.modules["scorelens.denoisers.els"], "BOXES_FROM", 1)
+    monkeypatch.setattr(els_module, "BOXES_FROM", 1)
     images = image_set("smooth", 7, (3, 3, 4))
     check_gradient(scorelens.build_denoiser("els", images, patch_size=3), images)
 

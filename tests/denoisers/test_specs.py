@@ -45,3 +45,32 @@ def test_a_spec_builds_what_it_says():
 def test_mistakes_are_named(text, says):
     with pytest.raises(ScorelensError, match=says):
         parse_specs(text)
+
+
+def test_an_installed_package_adds_a_denoiser(monkeypatch, capsys):
+    """Through the entry-point group scorelens.denoisers: in Python, in specs and on the command line."""
+    from importlib.metadata import EntryPoint
+
+    from scorelens.cli.parser import main
+    from scorelens.denoisers import build_denoiser, denoiser_names, registry
+
+    entry = EntryPoint("grey", "tests.denoisers.test_specs:grey", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.GROUP else [])
+    images = load_images("digits", limit=5)
+    assert denoiser_names()[-1] == "grey"
+    assert build_denoiser("grey", images, level=0.5)(images[:2], 1.0).unique().tolist() == [0.5]
+    assert parse_specs("grey:level=0.25")[0].build(images)(images[:1], 1.0).unique().tolist() == [0.25]
+    assert main(["sample", "--data", "digits", "--denoiser", "grey", "--help"]) == 0
+    assert "--denoiser.level" in capsys.readouterr().out
+    with pytest.raises(ScorelensError, match="did you mean 'grey'"):
+        build_denoiser("gray", images)
+
+
+def grey(images, *, level: float = 0.0):
+    """The same grey everywhere.
+
+    Args:
+        images: the training images.
+        level: of grey.
+    """
+    return lambda z, sigma: z * 0 + level

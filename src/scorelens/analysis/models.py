@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers import DENOISERS, denoiser_options
+from scorelens.denoisers import denoiser_names, denoiser_options
 from scorelens.denoisers.specs import Spec, parse_specs
 from scorelens.networks.load import load_network
 from scorelens.types import Denoiser, ScorelensError
@@ -11,7 +11,7 @@ from scorelens.types import Denoiser, ScorelensError
 
 def build_model(name: str, images: ImageSet) -> Denoiser:
     """A denoiser by its spec, else a network by its name or folder."""
-    if name.partition(":")[0] in DENOISERS:
+    if name.partition(":")[0] in denoiser_names():
         (spec, *others) = parse_specs(name)
         if others:
             raise ScorelensError(f"{name} names several denoisers; give one value for each option")

@@ -22,13 +22,13 @@ from scorelens.cli.compare import compare
 from scorelens.cli.data import info, list_sources, spectra
 from scorelens.cli.demo import demo
 from scorelens.cli.explain import explain
+from scorelens.cli.load_data import load_data
 from scorelens.cli.manipulation import manipulation
 from scorelens.cli.report_card import report_card
 from scorelens.cli.sample import sample
 from scorelens.cli.sensitivity import sensitivity
 from scorelens.cli.train import train
-from scorelens.data import load_images
-from scorelens.denoisers import DENOISERS, denoiser_options
+from scorelens.denoisers import find_builder
 from scorelens.types import CheckFailedError, ScorelensError
 from scorelens.validation import nearest_name, unknown
 
@@ -156,7 +156,7 @@ def _call(name: str, argv: list[str]) -> None:
     if options:
         given["options"] = options
     if command.data != "none":
-        chosen = {key: given.pop(flag) for key in _flags(load_images) if (flag := DATA_FLAGS.get(key, key)) in given}
+        chosen = {key: given.pop(flag) for key in _flags(load_data) if (flag := DATA_FLAGS.get(key, key)) in given}
         source = given.pop("data", None)
         if source is None:
             if chosen:
@@ -164,8 +164,8 @@ def _call(name: str, argv: list[str]) -> None:
             return command.function(**given)
         if "test" in inspect.signature(command.function).parameters:
             chosen = {"split": "train", **chosen}
-            given["test"] = load_images(source, **{**chosen, "split": "test", "limit": None})
-        given["images"] = load_images(source, **chosen)
+            given["test"] = load_data(source, **{**chosen, "split": "test", "limit": None})
+        given["images"] = load_data(source, **chosen)
     command.function(**given)
 
 
@@ -182,15 +182,15 @@ def _parser(name: str, argv: list[str]) -> _Parser:
             group.add_argument("data", **where)
         else:
             group.add_argument("--data", required=command.data == "flag", **where)
-        _add_flags(group, load_images, rename=DATA_FLAGS)
+        _add_flags(group, load_data, rename=DATA_FLAGS)
     own = parser.add_argument_group("options")
     _add_flags(own, command.function, first=command.first)
     own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
     own.add_argument("-h", "--help", action="store_true", help="show this and exit")
     if "denoiser" in _flags(command.function):
         chosen = _chosen_denoiser(command.function, argv)
-        denoiser_options(chosen)  # refuses an unknown name
-        _add_flags(parser.add_argument_group(f"options of --denoiser {chosen}"), DENOISERS[chosen], prefix="denoiser.")
+        group = parser.add_argument_group(f"options of --denoiser {chosen}")
+        _add_flags(group, find_builder(chosen), prefix="denoiser.")
     return parser
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from scorelens.data.images import ImageSet
+from scorelens.data.shared import shared
 from scorelens.types import ScorelensError
 
 LETTER_SHARE = 0.62  # height of a letter, relative to the image
@@ -71,10 +72,21 @@ def _label(source: str, wanted: int | str, known: Mapping[str, int]) -> int:
     raise ScorelensError(f"{source} has no class {wanted!r}; known: {', '.join(known)}")
 
 
-def with_mark(images: ImageSet, mark: str | Path, gamma: float, seed: int = 0) -> ImageSet:
-    """The images with the mark added; floats, because they leave [-1, 1] and must not be clipped back."""
+def add_mark(images: ImageSet, mark: str | Path, gamma: float = 0.5, seed: int = 0) -> ImageSet:
+    """Add a mark of random colour to every image. The pixels become floats: they leave [-1, 1] and are not clipped.
+
+    Args:
+        images: the images to mark.
+        mark: a letter, drawn large in the middle, or an image file of the same size.
+        gamma: strength of the mark.
+        seed: of the colours.
+    """
     if not gamma > 0:
         raise ScorelensError(f"gamma, the strength of the mark, must be a number > 0, got {gamma:g}")
+    return shared(lambda: _marked(images, mark, gamma, seed))
+
+
+def _marked(images: ImageSet, mark: str | Path, gamma: float, seed: int) -> ImageSet:
     s = mark_mask(mark, images.shape[1:])
     c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
     pixels = images.pixels.astype(np.float32)

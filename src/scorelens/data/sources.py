@@ -10,7 +10,7 @@ from pathlib import Path
 from scorelens.data.arrays import load_digits, load_npz
 from scorelens.data.classics import load_cifar10, load_fashion_mnist, load_mnist
 from scorelens.data.decode import Decoding
-from scorelens.data.edits import check_draw, limited, only_classes, with_flips, with_mark
+from scorelens.data.edits import check_draw, limited, only_classes, with_flips
 from scorelens.data.folders import load_folder, load_zip
 from scorelens.data.hub import load_hub
 from scorelens.data.images import ImageSet
@@ -113,8 +113,7 @@ SOURCES: dict[str, Source] = {
 def load_images(source: str, *, root: str | Path | None = None, split: str | None = None, limit: int | None = None,
                 seed: int = 0, classes: Sequence[int | str] | None = None,
                 resolution: int | Sequence[int] | None = None, channels: int | str | None = None, flips: bool = False,
-                mark: str | Path | None = None, gamma: float = 0.5, skip_bad: bool = False,
-                download: bool = False) -> ImageSet:
+                skip_bad: bool = False, download: bool = False) -> ImageSet:
     """Images by the name of their source, e.g. "digits", "cifar10", "folder:PATH" (all: `SOURCES`).
 
     Args:
@@ -127,8 +126,6 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         resolution: side, or (H, W) (--resolution 48x64), to scale to; cropped at the centre where that is needed.
         channels: 1 or "grayscale", 3 or "rgb".
         flips: add the mirror of each image.
-        mark: add this mark to every image in a random colour: a letter, or an image file of the same size.
-        gamma: strength of the mark.
         skip_bad: go on without files that cannot be decoded; they are listed in the record.
         download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
     """
@@ -143,8 +140,7 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
             images = only_classes(images, [classes] if isinstance(classes, str) else classes)
         images = limited(images, limit, seed)
         images = _reshaped(images, decoding)
-        images = with_flips(images) if flips else images
-        return images if mark is None else with_mark(images, mark, gamma, seed)
+        return with_flips(images) if flips else images
 
     return shared(load)
 

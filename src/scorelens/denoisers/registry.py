@@ -1,0 +1,98 @@
+"""The registry: every closed-form denoiser by name, and how one is built.
+
+A package adds its own through the entry-point group "scorelens.denoisers": name = "package.module:builder".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from importlib.metadata import entry_points
+from typing import Any
+
+from scorelens.data.edits import only_classes
+from scorelens.data.images import ImageSet
+from scorelens.denoisers.bbels import bbels
+from scorelens.denoisers.conditional import Label, by_class
+from scorelens.denoisers.els import els
+from scorelens.denoisers.generalized import generalized
+from scorelens.denoisers.golden import golden
+from scorelens.denoisers.kernel import kernel
+from scorelens.denoisers.kernel_locality import kernel_locality
+from scorelens.denoisers.local_wiener import local_wiener
+from scorelens.denoisers.locality import locality
+from scorelens.denoisers.locality_equivariant import locality_equivariant
+from scorelens.denoisers.ls import ls
+from scorelens.denoisers.measured import measured
+from scorelens.denoisers.nearest import Nearest
+from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.pspc import pspc_flex, pspc_square
+from scorelens.denoisers.smoothed import smoothed
+from scorelens.denoisers.soft_locality import soft_locality
+from scorelens.denoisers.wiener import wiener
+from scorelens.types import Denoiser
+from scorelens.validation import unknown
+
+GROUP = "scorelens.denoisers"  # entry points of packages that add denoisers
+
+DENOISERS: dict[str, Callable[..., Denoiser]] = {
+    "optimal": Optimal,
+    "wiener": wiener,
+    "locality": locality,
+    "nearest": Nearest,
+    "smoothed": smoothed,
+    "kernel": kernel,
+    "kernel-locality": kernel_locality,
+    "local-wiener": local_wiener,
+    "generalized": generalized,
+    "soft-locality": soft_locality,
+    "locality-equivariant": locality_equivariant,
+    "golden": golden,
+    "ls": ls,
+    "els": els,
+    "bbels": bbels,
+    "measured": measured,
+    "pspc-square": pspc_square,
+    "pspc-flex": pspc_flex,
+}
+
+
+def find_builder(name: str) -> Callable[..., Denoiser]:
+    """The builder of a denoiser: from the registry, else from an installed package."""
+    if name in DENOISERS:
+        return DENOISERS[name]
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            found: Callable[..., Denoiser] = entry.load()
+            return found
+    raise unknown("denoiser", name, denoiser_names())
+
+
+def denoiser_names() -> list[str]:
+    """All denoisers that can be built: those of the registry, then those of installed packages."""
+    return [*DENOISERS, *sorted({entry.name for entry in entry_points(group=GROUP)} - set(DENOISERS))]
+
+
+def denoiser_options(name: str) -> dict[str, inspect.Parameter]:
+    """The options of a denoiser: the parameters of its builder, after the images."""
+    return dict(list(inspect.signature(find_builder(name)).parameters.items())[1:])
+
+
+def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | None = None,
+                   labels: Sequence[Label] | None = None, **options: Any) -> Denoiser:
+    """Build a closed-form denoiser of these images. Unknown options raise.
+
+    Args:
+        name: any of DENOISERS, or of an installed package that adds one.
+        images: the training images.
+        classes: use only the images of these classes, by label or name.
+        labels: the class of each noisy image of the batch: it is denoised by the images of that class alone.
+        options: of the denoiser's builder.
+    """
+    known = denoiser_options(name)
+    for option in options:
+        if option not in known:
+            raise unknown(f"option of {name}", option, known)
+    source, build = images if classes is None else only_classes(images, classes), find_builder(name)
+    return build(source, **options) if labels is None else by_class(source, labels, lambda own: build(own, **options))
+
