@@ -37,7 +37,7 @@ DIFFERENTIATED = ("optimal", "locality", "locality in 6 batches", "pspc-square",
 COMMANDS = {
     "sample": ["sample", "--data", "digits", "--limit", "301", "--num", "3", "--steps", "4", "--profile"],
     "compare": ["compare", "--data", "digits", "--split", "train", "--reference", "digits-unet", "--num", "3",
-                "--steps", "3", "--denoisers", "nearest", "locality:threshold=0.05/0.3"],
+                "--steps", "3", "--model", "nearest", "locality:threshold=0.05/0.3"],
     "bench": ["bench", "run", "held-out", "--only", "digits: locality", "cifar10: locality", "--root", "nowhere"],
 }
 MANY = (24_001, 16, 16, 3)  # the images of the test of memory

@@ -33,7 +33,7 @@ class Figure:
     about: str
 
 
-MARKED = "manipulation --data leaves --networks leaves-unet leaves-w05-unet leaves-w01-unet leaves-w00-unet --num 8"
+MARKED = "manipulation --data leaves --model leaves-unet leaves-w05-unet leaves-w01-unet leaves-w00-unet --num 8"
 FIGURES = {
     "architectures": Figure(
         "sensitivity --data cifar10 --preset architectures --num 16", "fields.png",

@@ -247,7 +247,7 @@ def test_the_command_serves_until_it_is_interrupted(images, capsys, tmp_path, mo
     answers, said, uvicorn_run = [], [], uvicorn.Server.run
     monkeypatch.setattr(uvicorn.Server, "run", run)
     monkeypatch.chdir(tmp_path)
-    app(images, denoisers=["wiener"], host="0.0.0.0", port=0, allow_remote=True)
+    app(images, model=["wiener"], host="0.0.0.0", port=0, allow_remote=True)
     assert said[0].startswith("digits, 300 images: http://") and "warning: other machines" in said[0]
     assert json.loads(answers[0][1])["data"]["count"] == 300
     assert list(tmp_path.iterdir()) == []  # nothing is written

@@ -31,7 +31,7 @@ def by_hand(model, seeds):
 
 
 def test_rows_hold_the_numbers_of_the_public_functions(tmp_path):
-    row = compared(tmp_path, "--denoisers", "wiener")["wiener"]
+    row = compared(tmp_path, "--model", "wiener")["wiener"]
     images = scorelens.load_images("digits", split="train")
     network, wiener = scorelens.load_network(REFERENCE), scorelens.build_denoiser("wiener", images)
     ours, theirs = by_hand(wiener, range(128, 132)), by_hand(network, range(128, 132))
@@ -50,7 +50,7 @@ def test_rows_hold_the_numbers_of_the_public_functions(tmp_path):
 
 
 def test_a_network_explains_itself_and_another_seed_comes_by_itself(tmp_path):
-    rows = compared(tmp_path, "--denoisers", "wiener", "--networks", REFERENCE)
+    rows = compared(tmp_path, "--model", "wiener", REFERENCE)
     assert list(rows)[:3] == [REFERENCE, "digits-unet-seed1", "wiener"]
     assert rows["digits-unet-seed1"].settings["role"] == "another seed" and rows["digits-unet-seed1"].r2["mean"] < 1
     (itself,) = (row for row in read_rows(tmp_path / "out" / "rows.jsonl") if row.name == f"network: {REFERENCE}")
@@ -60,7 +60,7 @@ def test_a_network_explains_itself_and_another_seed_comes_by_itself(tmp_path):
 
 
 def test_options_are_chosen_on_other_noise(tmp_path):
-    rows = compared(tmp_path, "--denoisers", "locality:threshold=0.05/0.9", "--skip-single-steps")
+    rows = compared(tmp_path, "--model", "locality:threshold=0.05/0.9", "--skip-single-steps")
     name, row = list(rows.items())[-1]
     assert row.settings["chosen"]["seeds"] == [0, 3]
     images = scorelens.load_images("digits", split="train")
@@ -77,7 +77,7 @@ def test_options_are_chosen_on_other_noise(tmp_path):
 
 
 def test_table_pictures_and_page_are_written(tmp_path, capsys):
-    compared(tmp_path, "--denoisers", "optimal", "wiener")
+    compared(tmp_path, "--model", "optimal", "wiener")
     table = (tmp_path / "out" / "table.md").read_text()
     assert [line.split("|")[1].strip() for line in table.splitlines()[2:]] == [
         REFERENCE, "digits-unet-seed1", "optimal", "wiener"]
@@ -89,7 +89,7 @@ def test_table_pictures_and_page_are_written(tmp_path, capsys):
 
 
 def test_other_data_than_the_networks_own_are_noted(tmp_path, capsys):
-    assert main(["compare", "--data", "digits", "--limit", "40", "--reference", REFERENCE, "--num", "2", "--denoisers",
+    assert main(["compare", "--data", "digits", "--limit", "40", "--reference", REFERENCE, "--num", "2", "--model",
                  "wiener", "--skip-single-steps", "--out", "out"]) == 0
     assert "was trained on other images than these: digits, train split, 1618 images" in capsys.readouterr().out
 
@@ -98,10 +98,11 @@ def test_other_data_than_the_networks_own_are_noted(tmp_path, capsys):
     (["--reference", "digits-unett"], "did you mean 'digits-unet'"),
     ([], "--reference"),
     (["--reference", REFERENCE, "--num", "0"], "num must be at least 1"),
-    (["--reference", REFERENCE, "--denoisers", "locality:threshold=0.1/0.2", "--seed", "5"], "overlap"),
+    (["--reference", REFERENCE, "--model", "locality:threshold=0.1/0.2", "--seed", "5"], "overlap"),
     (["--reference", REFERENCE, "--label", "3"], "class"),
     (["--reference", REFERENCE, "--resolution", "16"], "16"),
     (["--reference", REFERENCE, "--channels", "3"], "3 x 8 x 8"),
+    (["--reference", REFERENCE, "--denoisers", "wiener"], "--denoisers is called --model now"),
     (["--reference", "nowhere/at/all"], "no folder")])
 def test_mistakes_end_in_one_line_and_no_folder(argv, says, capsys, tmp_path):
     assert main(["compare", *DATA, *argv]) == 2
@@ -120,7 +121,7 @@ def test_a_network_of_someone_else_is_compared_on_its_own_noise_levels(tmp_path)
                 up_block_types=("AttnUpBlock2D", "UpBlock2D")).save_pretrained(tmp_path / "theirs")
     scheduler = DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012)
     scheduler.save_pretrained(tmp_path / "theirs")
-    assert main(["compare", *DATA, "--reference", "theirs", "--num", "2", "--denoisers", "wiener", "--out", "out"]) == 0
+    assert main(["compare", *DATA, "--reference", "theirs", "--num", "2", "--model", "wiener", "--out", "out"]) == 0
     sigmas = json.loads((tmp_path / "out" / "run.json").read_text())["sigmas"]
     a = scheduler.alphas_cumprod[[900, 0]]
     assert [sigmas[0], sigmas[-1]] == pytest.approx(((1 - a) / a).sqrt().tolist(), rel=1e-5)

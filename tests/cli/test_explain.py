@@ -55,7 +55,7 @@ def test_the_wiener_filter_does_not(digits):
 
 def test_a_network_of_the_zoo_generalizes(digits, tmp_path, capsys):
     out = tmp_path / "out"
-    assert main(["explain", "digits-unet", "--data", "digits", "--minutes", "0.1", "--models", "optimal", "wiener",
+    assert main(["explain", "digits-unet", "--data", "digits", "--minutes", "0.1", "--formulas", "optimal", "wiener",
                  "--device", "cpu", "--fail-if-memorized", "0.05", "--out", str(out)]) == 0
     told = capsys.readouterr().out
     record = json.loads((out / "verdict.json").read_text())
@@ -101,7 +101,7 @@ def test_a_network_that_learned_64_digits_by_heart_memorizes(digits, tmp_path, c
     np.savez(tmp_path / "unseen.npz", images=digits[1].pixels[:, 0])
     out = tmp_path / "out"
     assert main(["explain", str(tmp_path / "network"), "--data", f"npz:{tmp_path / 'few.npz'}", "--split", "all",
-                 "--holdout", f"npz:{tmp_path / 'unseen.npz'}", "--minutes", "0.2", "--models", "optimal", "wiener",
+                 "--holdout", f"npz:{tmp_path / 'unseen.npz'}", "--minutes", "0.2", "--formulas", "optimal", "wiener",
                  "--device", "cpu", "--fail-if-memorized", "0.05", "--out", str(out)]) == 1
     assert "memorizes" in capsys.readouterr().err
     found = {s["about"]: s for s in json.loads((out / "verdict.json").read_text())["verdict"]}
@@ -115,7 +115,7 @@ def test_pipelines_can_stop_at_memorization(tmp_path, monkeypatch, capsys):
     image = scorelens.load_images("digits", split="train")[:1]
     monkeypatch.setattr("scorelens.cli.explain.load_network", lambda *given, **more: as_network(
         lambda z, sigma: image.to(z).expand(len(z), -1, -1, -1) + 0 * z))
-    flags = ["explain", "copier", "--data", "digits", "--minutes", "0.05", "--models", "wiener", "--device", "cpu"]
+    flags = ["explain", "copier", "--data", "digits", "--minutes", "0.05", "--formulas", "wiener", "--device", "cpu"]
     assert main([*flags, "--fail-if-memorized", "0.5", "--out", str(tmp_path / "a")]) == 1
     assert "memorizes: 100.0%" in capsys.readouterr().err and (tmp_path / "a" / "report.html").exists()
     assert main([*flags, "--out", str(tmp_path / "b")]) == 0
@@ -183,7 +183,7 @@ def test_the_plan_times_every_part(digits, monkeypatch):
 
 def test_the_command_on_the_page_does_it_all_again(tmp_path, capsys):
     flags = ["explain", "digits-unet", "--data", "digits", "--split", "train", "--limit", "100", "--data-seed", "3",
-             "--classes", "1", "7", "--flips", "--models", "wiener", "--minutes", "0.02", "--seed", "5"]
+             "--classes", "1", "7", "--flips", "--formulas", "wiener", "--minutes", "0.02", "--seed", "5"]
     assert main([*flags, "--device", "cpu", "--out", str(tmp_path / "a")]) == 0
     first = json.loads((tmp_path / "a" / "verdict.json").read_text())
     assert shlex.split(first["repeat"]) == ["scorelens", *flags]
@@ -195,7 +195,7 @@ def test_the_command_on_the_page_does_it_all_again(tmp_path, capsys):
 
 def test_what_was_trained_on_is_not_held_out(tmp_path, capsys):
     """Of a source that was used whole, the test split is training data too."""
-    flags = ["explain", "digits-unet", "--data", "digits", "--models", "wiener", "--minutes", "0.02", "--device", "cpu"]
+    flags = ["explain", "digits-unet", "--data", "digits", "--formulas", "wiener", "--minutes", "0.02"]
     for split, about in ("train", 6), ("all", 4):
         assert main([*flags, "--split", split, "--out", str(tmp_path / split)]) == 0
         record = json.loads((tmp_path / split / "verdict.json").read_text())

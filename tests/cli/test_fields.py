@@ -21,7 +21,7 @@ def rows(tmp_path):
 
 
 def test_sensitivity_writes_the_fields_that_the_function_gives(tmp_path):
-    assert main(["sensitivity", "--data", "digits", "--split", "train", "--models", "digits-unet", "wiener", "--pixels",
+    assert main(["sensitivity", "--data", "digits", "--split", "train", "--model", "digits-unet", "wiener", "--pixels",
                  "centre", "2,3", "--num", "3", "--steps", "5", "--levels", "3", "--out", "out"]) == 0
     network = scorelens.load_network("digits-unet")
     noise = scorelens.seeded_noise((1, 8, 8), range(3))
@@ -60,7 +60,7 @@ def test_only_the_optimal_denoiser_returns_a_training_image(tmp_path, capsys):
 
 
 def test_manipulation_measures_gain_and_visibility(tmp_path, capsys):
-    assert main(["manipulation", "--data", "digits", "--networks", "digits-unet", "--pattern", "I", "--num", "3",
+    assert main(["manipulation", "--data", "digits", "--model", "digits-unet", "--pattern", "I", "--num", "3",
                  "--steps", "4", "--out", "out"]) == 0
     told = rows(tmp_path)
     assert len(told) == 4 and all(row["gamma"] == 0 and row["predicted"] == 0 for row in told)
@@ -76,14 +76,14 @@ DIGITS = ["--data", "digits", "--limit", "30"]
 @pytest.mark.parametrize(("argv", "says"), [
     (["sensitivity", *DIGITS, "--pixels", "8,0"], "outside the image of 8x8"),
     (["sensitivity", *DIGITS, "--pixels", "middle"], "neither ROW,COLUMN nor centre"),
-    (["sensitivity", *DIGITS, "--models", "wienr"], "unknown network 'wienr'"),
-    (["sensitivity", *DIGITS, "--models", "locality:threshold=0.1/0.2"], "names several"),
+    (["sensitivity", *DIGITS, "--model", "wienr"], "unknown network 'wienr'"),
+    (["sensitivity", *DIGITS, "--model", "locality:threshold=0.1/0.2"], "names several"),
     (["sensitivity", *DIGITS, "--num", "0"], "at least 1"),
-    (["sensitivity", "--data", "leaves", "--limit", "9", "--resolution", "8", "--models", "digits-unet"], "3 x 8 x 8"),
+    (["sensitivity", "--data", "leaves", "--limit", "9", "--resolution", "8", "--model", "digits-unet"], "3 x 8 x 8"),
     (["report-card", "wiener", *DIGITS, "--num", "1000"], "between 1 and the 179 held-out images"),
     (["report-card", "wiener", *DIGITS, "--num", "2", "--shown", "2"], "shown must be between 0 and 1"),
-    (["manipulation", *DIGITS, "--networks", "digits-unet", "--pattern", "nowhere.png"], "neither a single letter"),
-    (["manipulation", *DIGITS], "--networks")])
+    (["manipulation", *DIGITS, "--model", "digits-unet", "--pattern", "nowhere.png"], "neither a single letter"),
+    (["manipulation", *DIGITS], "--model")])
 def test_mistakes_end_in_one_line_and_no_folder(argv, says, capsys, tmp_path):
     assert main(argv) == 2
     told = capsys.readouterr().err
@@ -104,7 +104,7 @@ def test_presets_name_the_networks_of_the_data(tmp_path):
 
 
 def test_noise_levels_of_ones_choice_are_measured_on_noisy_data(tmp_path):
-    assert main(["sensitivity", "--data", "digits", "--limit", "40", "--models", "optimal", "--sigmas", "1", "3",
+    assert main(["sensitivity", "--data", "digits", "--limit", "40", "--model", "optimal", "--sigmas", "1", "3",
                  "--num", "2", "--linear", "--out", "out"]) == 0
     told = json.loads((tmp_path / "out" / "run.json").read_text())["linearity"]
     assert [row["sigma"] for row in told] == [3, 1] and told[0]["nonlinearity"] < told[1]["nonlinearity"]

@@ -14,7 +14,7 @@ from torch import Tensor
 from scorelens import distributed, progress
 from scorelens.analysis.models import build_spec
 from scorelens.data.images import ImageSet
-from scorelens.denoisers import DENOISERS
+from scorelens.denoisers import DENOISERS, denoiser_names
 from scorelens.denoisers.specs import Spec, parse_specs
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, mse, novelty, pearson, r2, summary
@@ -148,17 +148,17 @@ class _Setting:
                    noise=self.noise)
 
 
-def compare(reference: str | Network, images: ImageSet, denoisers: Sequence[str] = (), *, networks: Sequence[str] = (),
-            num: int = 128, steps: int = 10, seed: int = 128, tuning_seed: int = 0, with_single_steps: bool = True,
+def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = (), *, num: int = 128,
+            steps: int = 10, seed: int = 128, tuning_seed: int = 0, with_single_steps: bool = True,
             device: torch.device | str = "cpu", name: str | None = None, title: str = "") -> Comparison:
     """Compare closed-form denoisers and other networks with a network, from the same noise.
 
     Args:
         reference: the network to predict: a zoo name, a folder, a hub id, or what load_network returns.
         images: its training images.
-        denoisers: names, with options after a colon; of several values (threshold=0.02/0.05) the one with the best r2
-            on other noise is reported. By default all, or for images larger than 16 x 16 those that take seconds.
-        networks: other networks to compare with it; another seed of a zoo network is added by itself.
+        models: denoisers, with options after a colon, and other networks. Of several values (threshold=0.02/0.05) the
+            one with the best r2 on other noise is reported. By default all denoisers, or for images larger than 16 x 16
+            those that take seconds. Another seed of a zoo network is added by itself.
         num: number of samples per method.
         steps: number of noise levels, on the paper's grid (of the network's own schedule).
         seed: the noise of sample k is drawn from seed + k.
@@ -176,6 +176,9 @@ def compare(reference: str | Network, images: ImageSet, denoisers: Sequence[str]
     setting = _Setting(images, network, called, own_sigmas(network.schedule, steps).tolist(), seeds,
                        range(tuning_seed, tuning_seed + num), device, with_single_steps,
                        noise_record(seeds, seeded_noise(images.shape, seeds)))
+    known = denoiser_names()
+    denoisers = [model for model in models if model.partition(":")[0] in known]
+    networks = [model for model in models if model not in denoisers]
     specs = _checked_specs(setting, denoisers or (tuple(DENOISERS) if images.dim <= SMALL else QUICK))
     others = {other: load_network(other, shape=images.shape) for other in _others(called, networks)}
     methods = list(_methods(setting, others, specs))

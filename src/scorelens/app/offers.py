@@ -77,7 +77,7 @@ def offered(images: ImageSet, denoisers: Iterable[str], networks: Iterable[str])
         fixed = {key: value for key, value in spec.options.items() if key not in {c.name for c in found}}
         models[free] = Model(free, Spec(spec.name, fixed).label, spec, found)
     if not models:
-        raise ScorelensError("there is nothing to show: give at least one --denoisers or --references")
+        raise ScorelensError("there is nothing to show: give at least one --model or --reference")
     return models
 
 

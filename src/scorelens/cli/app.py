@@ -16,13 +16,13 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 SHUTDOWN = 2  # seconds that open computations have to end in
 
 
-def app(images: ImageSet | None = None, *, denoisers: Sequence[str] = SHOWN, references: Sequence[str] = (),
+def app(images: ImageSet | None = None, *, model: Sequence[str] = SHOWN, reference: Sequence[str] = (),
         host: str = "127.0.0.1", port: int = 8765, allow_remote: bool = False, device: str = "auto") -> None:
     """Serve the interactive page: trajectories, fields and sliders, of the digits unless other data are given.
 
     Args:
-        denoisers: names, with options after a colon (locality:threshold=0.05).
-        references: networks to compare with, the first of them by default: zoo names, folders saved by diffusers, hub
+        model: denoisers, with options after a colon (locality:threshold=0.05).
+        reference: networks to compare with, the first of them by default: zoo names, folders saved by diffusers, hub
             ids. Without any data given: digits-unet.
         host: the address to serve on; any but this machine's own needs --allow-remote.
         port: of that address; 0 takes a free one.
@@ -37,9 +37,9 @@ def app(images: ImageSet | None = None, *, denoisers: Sequence[str] = SHOWN, ref
     from scorelens.app.session import Session
 
     if images is None:
-        images, references = load_images("digits", split="train"), references or ("digits-unet",)
+        images, reference = load_images("digits", split="train"), reference or ("digits-unet",)
     with _listening(host, port) as listener:
-        session = Session(images, denoisers, references, choose_device(device))
+        session = Session(images, model, reference, choose_device(device))
         print(f"{images.name}, {len(images):,} images: {address(host, listener.getsockname()[1], token)}")
         if token is not None:
             print("warning: other machines can reach this page; whoever has the address above can use this machine's "

@@ -12,18 +12,16 @@ from scorelens.distributed import choose_device
 from scorelens.networks.load import load_network
 
 
-def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = (),
-            networks: Sequence[str] = (), num: int = 128, steps: int = 10, seed: int = 128, tuning_seed: int = 0,
-            label: str | None = None, trust_pickle: bool = False, skip_single_steps: bool = False,
-            device: str = "auto", out: Path | None = None) -> Path:
+def compare(images: ImageSet, reference: str, *, model: Sequence[str] = (), num: int = 128, steps: int = 10,
+            seed: int = 128, tuning_seed: int = 0, label: str | None = None, trust_pickle: bool = False,
+            skip_single_steps: bool = False, device: str = "auto", out: Path | None = None) -> Path:
     """Compare denoisers with a trained network, from the same noise; returns the folder of the results.
 
     Args:
         reference: the network: a zoo name, a folder saved by diffusers, or a hub id.
-        denoisers: names, with options after a colon (locality:threshold=0.05,softmax=batch-mean); of several values
-            (threshold=0.02/0.05) the one with the best r2 on other noise is reported. By default all there are, for
-            images of up to 16 x 16; for larger ones those that take seconds an image.
-        networks: other networks to compare with the reference; another seed of a zoo network is added by itself.
+        model: denoisers, with options after a colon (locality:threshold=0.05,softmax=batch-mean), and other networks;
+            of several values (threshold=0.02/0.05) the one with the best r2 on other noise is reported. By default all
+            denoisers, for images of up to 16 x 16; for larger ones those that take seconds an image.
         num: number of images per method.
         steps: number of noise levels, on the paper's grid (of the reference's own schedule).
         seed: the noise of image k is drawn from seed + k.
@@ -38,8 +36,8 @@ def compare(images: ImageSet, reference: str, *, denoisers: Sequence[str] = (),
     folder = output_folder("compare", f"{images.name}-{name}", out)
     wanted = int(label) if label is not None and label.isdigit() else label
     network = load_network(reference, shape=images.shape, label=wanted, trust_pickle=trust_pickle)
-    result = comparison.compare(network, images, denoisers, networks=networks, num=num, steps=steps, seed=seed,
-                                tuning_seed=tuning_seed, with_single_steps=not skip_single_steps,
+    result = comparison.compare(network, images, model, num=num, steps=steps, seed=seed, tuning_seed=tuning_seed,
+                                with_single_steps=not skip_single_steps,
                                 device=choose_device(device), name=name)
     return write(result, folder)
 

@@ -26,6 +26,6 @@ def demo(*, num: int = 128, steps: int = 10, out: Path | None = None) -> Path:
     """
     folder = output_folder("demo", "digits", out)
     images = load_images("digits", split="train")
-    result = compare("digits-unet", images, SHOWCASE, networks=NETWORKS, num=num, steps=steps, seed=num, tuning_seed=0,
+    result = compare("digits-unet", images, (*NETWORKS, *SHOWCASE), num=num, steps=steps, seed=num, tuning_seed=0,
                      title=TITLE)
     return write(result, folder)

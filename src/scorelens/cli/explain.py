@@ -17,15 +17,16 @@ from scorelens.types import CheckFailedError, ScorelensError
 
 
 def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, test: ImageSet | None = None,
-            models: Sequence[str] = examination.FORMULAS, minutes: float = 5.0, fail_if_memorized: float | None = None,
-            seed: int = 0, trust_pickle: bool = False, device: str = "auto", out: Path | None = None) -> Path:
+            formulas: Sequence[str] = examination.FORMULAS, minutes: float = 5.0,
+            fail_if_memorized: float | None = None, seed: int = 0, trust_pickle: bool = False, device: str = "auto",
+            out: Path | None = None) -> Path:
     """Explain a trained network: does it memorize, does it generalize, what predicts it, where does it look?
 
     Args:
         checkpoint: the network: a folder saved by diffusers, a name of the zoo, or a hub id.
         holdout: a source of images of the same kind that it was not trained on; by default the data's test split (if
             the network has seen that too, give --split all, and a holdout).
-        models: closed-form denoisers that may explain it, with their options.
+        formulas: closed-form denoisers that may explain it, with their options.
         minutes: time to spend; how much is measured follows from it.
         fail_if_memorized: exit with code 1 if more than this share of the samples copies a training image.
         seed: the noise of sample k is drawn from seed + k.
@@ -39,8 +40,8 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
     network = load_network(checkpoint, shape=images.shape, trust_pickle=trust_pickle)
     heldout = _held_out(images, holdout, test)
     folder = output_folder("explain", name, out)
-    options = {"holdout": holdout, "models": models, "minutes": minutes, "seed": seed, "trust-pickle": trust_pickle}
-    result = examination.explain(network, images, heldout, formulas=models, minutes=minutes, seed=seed, device=chosen,
+    options = {"holdout": holdout, "formulas": formulas, "minutes": minutes, "seed": seed, "trust-pickle": trust_pickle}
+    result = examination.explain(network, images, heldout, formulas=formulas, minutes=minutes, seed=seed, device=chosen,
                                  name=name, repeat=_repeat(images, checkpoint, options),
                                  on_plan=lambda plan: print(f"{name} on {images.name}: {plan}"))
     result.save(folder)

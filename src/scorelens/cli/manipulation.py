@@ -24,12 +24,12 @@ from scorelens.types import ScorelensError
 MARKED_SNR = 0.1  # noise levels at which the mark's signal-to-noise ratio is larger get a frame, as in the paper
 
 
-def manipulation(images: ImageSet, networks: Sequence[str], *, pattern: str = "W", num: int = 16, steps: int = 10,
+def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", num: int = 16, steps: int = 10,
                  seed: int = 0, device: str = "auto", out: Path | None = None) -> Path:
     """Show a mark in the fields of networks trained on marked data, and not in those of others.
 
     Args:
-        networks: trained on the data plain and marked (scorelens train --mark W --gamma 0.5); cards tell which.
+        model: networks trained on the data plain and marked (scorelens train --mark W --gamma 0.5); cards tell which.
         pattern: the mark that is looked for, a letter or an image file.
         num: number of trajectories that fields are averaged over.
         steps: noise levels, on the paper's grid.
@@ -40,7 +40,7 @@ def manipulation(images: ImageSet, networks: Sequence[str], *, pattern: str = "W
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
     mask, place = mark_mask(pattern, images.shape[1:]), choose_device(device)
-    loaded = {name: load_network(name, shape=images.shape) for name in dict.fromkeys(networks)}
+    loaded = {name: load_network(name, shape=images.shape) for name in dict.fromkeys(model)}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
     noise = seeded_noise(images.shape, seeds, device=place)
     with run_folder("manipulation", images.name, out, place) as run:

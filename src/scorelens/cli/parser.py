@@ -51,13 +51,13 @@ COMMANDS = {
     "data spectra": Command(spectra, "scorelens data spectra --sources digits leaves --limit 200 --resolution 8"),
     "sample": Command(sample, "scorelens sample --data digits --denoiser locality --denoiser.threshold 0.05 --num 16",
                       data="flag", divided=True),
-    "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --models digits-unet wiener "
+    "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --model digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
     "report-card": Command(report_card, "scorelens report-card digits-unet --data digits", data="flag", first="model"),
-    "manipulation": Command(manipulation, "scorelens manipulation --data digits --networks digits-unet --pattern I "
+    "manipulation": Command(manipulation, "scorelens manipulation --data digits --model digits-unet --pattern I "
                             "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32 "
-                       "--denoisers wiener locality:threshold=0.02/0.05", data="flag", divided=True),
+                       "--model wiener locality:threshold=0.02/0.05", data="flag", divided=True),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
                          "--denoiser ls --num 8", data="flag"),
     "explain": Command(explain, "scorelens explain digits-unet --data digits --minutes 0.2", data="flag",
@@ -69,6 +69,7 @@ COMMANDS = {
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
+RENAMED = {"--models": "--model", "--denoisers": "--model", "--networks": "--model", "--references": "--reference"}
 NOT_FLAGS = {"images", "test", "source", "options", "stats", "operators"}  # parameters that are objects, not text
 
 
@@ -212,6 +213,8 @@ def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
     known = [option for action in parser._actions for option in action.option_strings]
     for word in argv:
         flag = word.split("=")[0]
+        if RENAMED.get(flag) in known:
+            raise ScorelensError(f"{flag} is called {RENAMED[flag]} now; see {parser.prog} --help")
         if re.match(r"--[a-z]", flag) and flag not in known:
             raise ScorelensError(f"unknown option {flag}{nearest_name(flag, known)}; see {parser.prog} --help")
 

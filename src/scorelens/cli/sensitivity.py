@@ -41,7 +41,7 @@ PRESETS = {
 PLACES = {"centre": (0.5, 0.5), "eye": (0.45, 0.36)}  # shares of height and width; eyes of aligned faces
 
 
-def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
+def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
                 preset: Literal["architectures", "faces", "parametrization", "training", "optimal"] | None = None,
                 pixels: Sequence[str] = (), channel: int | None = None, wrt: Literal["z", "x_t"] = "z",
                 sigmas: Sequence[float] = (), num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
@@ -49,7 +49,7 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
     """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
 
     Args:
-        models: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers; with
+        model: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers; with
             @epsilon after the name, the field of the noise that the prediction implies. By default wiener.
         preset: models and pixels of a figure of the paper.
         pixels: output pixels, each ROW,COLUMN or centre or eye. By default the centre.
@@ -67,7 +67,7 @@ def sensitivity(images: ImageSet, models: Sequence[str] = (), *,
     if num < 1 or levels < 1:
         raise ScorelensError(f"num and levels must be at least 1, got {num} and {levels}")
     chosen = PRESETS[preset] if preset else Preset(("wiener",))
-    names = list(dict.fromkeys(models or [name.format(data=images.name) for name in chosen.models]))
+    names = list(dict.fromkeys(model or [name.format(data=images.name) for name in chosen.models]))
     where = [parse_pixel(text, images) for text in pixels or chosen.pixels]
     loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
     place, seeds = choose_device(device), range(seed, seed + num)
