@@ -14,7 +14,7 @@ from tools.pages import performance_page, with_tables, zoo_cards, zoo_page
 from tools.results_page import results_page
 
 from scorelens import DENOISERS
-from scorelens.analysis.fields import MARK_VISIBLE, visible_by_network
+from scorelens.analysis.marks import MARK_VISIBLE, visible_by_network
 from scorelens.paper.cells import Place, measure_cell
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results

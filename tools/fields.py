@@ -14,8 +14,14 @@ from typing import Any
 
 from perf import rows
 
-from scorelens.analysis.fields import wiener_fields
-from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
+from scorelens.analysis.fields import (
+    Trajectories,
+    field_rows,
+    linearity_rows,
+    measured_fields,
+    nine_pixels,
+    wiener_fields,
+)
 from scorelens.data import load_images
 from scorelens.files import atomic_file
 from scorelens.networks.load import load_network
@@ -38,13 +44,13 @@ def measure(dataset: str) -> list[dict[str, Any]]:
              and (dataset == "digits" or not name.endswith("-seed1"))]
     models = {name: load_network(name, shape=images.shape) for name in names}
     pixels = nine_pixels(images)
-    walks = Walks(seeded_noise(images.shape, range(NUM)), ddim_sigmas(STEPS).tolist(), STEPS)
-    linear = wiener_fields(fit_gaussian(images), images.shape, walks.sigmas, pixels)
+    points = Trajectories(seeded_noise(images.shape, range(NUM)), ddim_sigmas(STEPS).tolist(), STEPS)
+    linear = wiener_fields(fit_gaussian(images), images.shape, points.sigmas, pixels)
     rows = field_rows("wiener", linear, linear)
     probed: dict[tuple[str, float], dict[str, Any]] = {}
     for name in names:
-        rows += field_rows(name, measured(name, models, walks, pixels, None, "z"), linear)
-        probed |= {(name, row["sigma"]): row for row in linearity_rows(name, models, walks)}
+        rows += field_rows(name, measured_fields(name, models, points, pixels, None, "z"), linear)
+        probed |= {(name, row["sigma"]): row for row in linearity_rows(name, models, points)}
     shared = {"dataset": dataset, "fingerprint": images.fingerprint, "num": NUM, "commit": environment()["commit"]}
     return [{**row, **probed.get((row["model"], row["sigma"]), {}), **shared} for row in rows]
 

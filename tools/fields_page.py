@@ -6,7 +6,7 @@ from typing import Any
 
 from perf.rows import DOCS, rows_of
 
-from scorelens.analysis.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
+from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.report.tables import markdown
 from tools.figures import FIGURES
 

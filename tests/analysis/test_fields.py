@@ -8,15 +8,8 @@ import torch
 
 import scorelens
 from scorelens import sensitivity
-from scorelens.analysis.fields import (
-    MARK_VISIBLE,
-    anisotropy,
-    cosine,
-    equivariance,
-    mark_visibility,
-    radius,
-    wiener_fields,
-)
+from scorelens.analysis.fields import anisotropy, cosine, equivariance, radius, wiener_fields
+from scorelens.analysis.marks import MARK_VISIBLE, mark_visibility
 from scorelens.data.edits import mark_mask
 from scorelens.jacobian import mean_fields
 from scorelens.sampling import trajectory

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.analysis.walks import chosen_levels
+from scorelens.analysis.fields import chosen_levels
 from scorelens.cli.parser import main
 
 

@@ -16,11 +16,17 @@ import torch
 from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, single_steps
-from scorelens.analysis.fields import wiener_fields
+from scorelens.analysis.fields import (
+    Trajectories,
+    field_rows,
+    linearity_rows,
+    measured_fields,
+    nine_pixels,
+    wiener_fields,
+)
 from scorelens.analysis.models import build_model
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
 from scorelens.analysis.verdict import Sentence, as_records, verdict
-from scorelens.analysis.walks import Walks, field_rows, linearity_rows, measured, nine_pixels
 from scorelens.data.images import ImageSet
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
@@ -198,21 +204,21 @@ def make_plan(subject: Subject, seconds: float) -> Plan:
 
 def examine(subject: Subject, plan: Plan) -> Findings:
     """Carry the plan out."""
-    walked = subject.sample(subject.network, max(plan.samples, *plan.models.values(), 1), NAME)
-    memory, suspicious, nearest = memorization(subject, walked)
+    samples = subject.sample(subject.network, max(plan.samples, *plan.models.values(), 1), NAME)
+    memory, suspicious, nearest = memorization(subject, samples)
     fields, pictures = locality(subject, plan.fields)
     card = None if subject.held_out is None else report_card(
         subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
         seed=subject.seed, device=subject.device, name=NAME)
     numbers = {"report_card": card and card.describe(), "memorization": memory,
                "generalization": generalization(subject, plan.held_out),
-               "explanation": explanation(subject, plan, walked), "locality": fields}
+               "explanation": explanation(subject, plan, samples), "locality": fields}
     return Findings(numbers, suspicious, nearest, pictures, card)
 
 
-def memorization(subject: Subject, walked: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
+def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
     """How near samples are to training images, beside how near held-out images are."""
-    found = novelty(walked.images, subject.images)
+    found = novelty(samples.images, subject.images)
     copied = int((found.ratio < MEMORIZED_RATIO).sum())
     order = found.ratio.argsort()[:SUSPICIOUS]
     numbers: dict[str, Any] = {"samples": len(found.ratio), "memorized": vars(share_interval(copied, len(found.ratio))),
@@ -220,7 +226,7 @@ def memorization(subject: Subject, walked: Samples) -> tuple[dict[str, Any], Ten
     if subject.held_out is not None:
         real = subject.held_out[:min(len(subject.held_out), 256)]
         numbers["novelty_of_held_out"] = summary(novelty(real, subject.images).rms)
-    return numbers, walked.images[order].cpu(), subject.images[found.index[order].cpu()]
+    return numbers, samples.images[order].cpu(), subject.images[found.index[order].cpu()]
 
 
 def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
@@ -240,11 +246,11 @@ def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
     return {"images": count, "levels": levels}
 
 
-def explanation(subject: Subject, plan: Plan, walked: Samples) -> list[dict[str, Any]]:
+def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str, Any]]:
     """How well each formula predicts the network: whole samples, and single steps on the network's own path."""
     rows = []
     for name, count in plan.models.items():
-        model, path = subject.models[name], walked.first(count)
+        model, path = subject.models[name], samples.first(count)
         found = subject.sample(model, count, name)
         rows.append({"model": name, "samples": count, **agreement(found, path),
                      "steps": single_steps(model, subject.network, path, "reference", f"{name}, single steps")})
@@ -254,13 +260,13 @@ def explanation(subject: Subject, plan: Plan, walked: Samples) -> list[dict[str,
 def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """The network's fields beside the Wiener filter's: how alike, how wide, how equivariant, how linear."""
     pixels, models = nine_pixels(subject.images), {NAME: subject.network}
-    walks = Walks(subject.noise(max(2, count)), subject.sigmas, STEPS)
+    points = Trajectories(subject.noise(max(2, count)), subject.sigmas, STEPS)
     linear = wiener_fields(fit_gaussian(subject.images), subject.images.shape, subject.sigmas, pixels)
-    found = measured(NAME, models, walks, pixels, None, "z")
-    probes = {row["sigma"]: row for row in linearity_rows(NAME, models, walks)}
+    found = measured_fields(NAME, models, points, pixels, None, "z")
+    probes = {row["sigma"]: row for row in linearity_rows(NAME, models, points)}
     own = {row["sigma"]: row for row in field_rows("wiener", linear, linear)}
     rows = field_rows(NAME, found, linear)
-    levels = [{"sigma": sigma, "trajectories": len(walks.noise),
+    levels = [{"sigma": sigma, "trajectories": len(points.noise),
                **{key: summary(torch.tensor([row[key] for row in rows if row["sigma"] == sigma], dtype=torch.float64))
                   for key in ("cosine", "radius", "anisotropy")},
                "equivariance": next(row["equivariance"] for row in rows if row["sigma"] == sigma),

@@ -1,24 +1,29 @@
-"""What a sensitivity field looks like, as numbers: how alike two are, how far one reaches, how equivariant they are."""
+"""Sensitivity fields of denoisers, measured along trajectories or on noisy images, and their properties as numbers: how
+alike two fields are, how far one reaches, how equivariant they are."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import combinations
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from scorelens.jacobian import Fields, Pixel
+from scorelens import progress
+from scorelens.analysis.probes import linearity
+from scorelens.data.images import ImageSet
+from scorelens.jacobian import Fields, Pixel, mean_fields
+from scorelens.networks.adapters import Network
+from scorelens.sampling import Step, sample
 from scorelens.statistics import GaussianStats, shrinkage
-from scorelens.types import Shape
+from scorelens.types import Denoiser, Shape
+from scorelens.validation import check_sigma, wide_dtype
 
-FAR = 6 / 32  # of the shorter side of the image
-MARK_LEVELS = (0.0, 2.1)  # noise levels where marks are looked for: gamma 0.1 has a signal-to-noise ratio > 0.1 there
-MARK_VISIBLE = 0.2  # mean visibility over those levels; the Wiener filter of leaves has 0.01, marked 0.23 and 0.53
+EPSILON = "@epsilon"  # after a model's name: the field of the noise that it predicts
 Field = Float[Tensor, "c h w"]
 
 
@@ -62,26 +67,6 @@ def _second_moments(field: Field, pixel: Pixel) -> Float[Tensor, "2 2"]:
     return (place * mass.flatten()) @ place.T / total if total > 0 else torch.zeros(2, 2, dtype=torch.float64)
 
 
-def mark_visibility(field: Float[Tensor, "h w"], pixel: Pixel, mask: Bool[np.ndarray, "h w"]) -> float:
-    """Does a mark show in the field of one of its pixels? The correlation of field and mark, far from the pixel.
-
-    Near it every field is large, mark or no mark; so only input pixels farther than FAR count.
-    """
-    rows, columns = np.indices(mask.shape)
-    far = np.hypot(rows - pixel[0], columns - pixel[1]) > FAR * min(mask.shape)
-    values, marked = field.double().cpu().numpy()[far], mask[far].astype(float)
-    return float(np.corrcoef(values, marked)[0, 1]) if values.std() > 0 and marked.std() > 0 else 0.0
-
-
-def visible_by_network(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean visibility of a mark in the fields of each network, over the noise levels that are looked at."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if MARK_LEVELS[0] <= row["sigma"] <= MARK_LEVELS[1]:
-            found.setdefault(row["network"], []).append(row["visibility"])
-    return {name: float(np.mean(values)) for name, values in found.items()}
-
-
 def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:
     """Mean cosine of the fields of different pixels, moved on top of each other, where both are defined.
 
@@ -99,3 +84,90 @@ def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
     down, right = min(h - at[0], h - bt[0]), min(w - at[1], w - bt[1])
     cut = [field[:, row - up:row + down, column - left:column + right] for field, (row, column) in ((a, at), (b, bt))]
     return cut[0], cut[1]
+
+
+class Trajectories:
+    """Points at which fields are measured: steps of trajectories, each sampled once."""
+
+    def __init__(self, noise: Tensor, sigmas: Sequence[float], levels: int) -> None:
+        self.noise, self.sigmas, self.levels = noise, sigmas, chosen_levels(sigmas, levels)
+        self._sampled: dict[str, list[Step]] = {}
+
+    def steps(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
+        """Steps of a network's own trajectory; for a formula those of the first network, else its own."""
+        guide = name if isinstance(models[name], Network) else next(
+            (other for other, model in models.items() if isinstance(model, Network)), name)
+        if guide not in self._sampled:
+            with torch.no_grad():
+                steps = sample(models[guide], self.noise, self.sigmas, label=f"{guide}, trajectory").steps
+            self._sampled[guide] = [steps[k] for k in self.levels]
+        return self._sampled[guide]
+
+
+class NoisyImages:
+    """Points at which fields are measured: noisy images of the data, the same for all models."""
+
+    def __init__(self, x0: Tensor, noise: Tensor, sigmas: Sequence[float]) -> None:
+        self._steps = [Step(sigma, x0 + sigma * noise, x0, x0) for sigma in sigmas]
+
+    def steps(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
+        return self._steps
+
+
+Points = Trajectories | NoisyImages
+
+
+def at_levels(images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> NoisyImages:
+    """Noisy images of the data at the levels given, from high to low."""
+    levels = sorted((check_sigma(sigma) for sigma in sigmas), reverse=True)
+    return NoisyImages(images[[k % len(images) for k in range(len(noise))]].to(noise), noise, levels)
+
+
+def measured_fields(name: str, models: Mapping[str, Denoiser], points: Points, pixels: Sequence[Pixel],
+                    channel: int | None, wrt: Literal["z", "x_t"]) -> Fields:
+    """The mean fields of one model."""
+    model, steps = models[name], points.steps(name, models)
+    if not isinstance(model, Network):
+        steps = [_wide(step) for step in steps]
+    tracked = progress.track(steps, f"{name}, fields", len(steps), unit="level")
+    of: Literal["x0", "epsilon"] = "epsilon" if name.endswith(EPSILON) else "x0"
+    return mean_fields(model, tracked, pixels, channel=channel, of=of, wrt=wrt)
+
+
+def _wide(step: Step) -> Step:
+    """In float64 where the device has it: at low noise a formula's field is a small difference of large numbers."""
+    return replace(step, z=step.z.to(wide_dtype(step.z)))
+
+
+def linearity_rows(name: str, models: Mapping[str, Denoiser], points: Points) -> list[dict[str, Any]]:
+    """How far a model is from linear at each point, between each noisy image and the next of the batch."""
+    rows = []
+    steps = points.steps(name, models)
+    for point in progress.track(steps, f"{name}, linearity", len(steps), unit="level"):
+        step = point if isinstance(models[name], Network) else _wide(point)
+        found = linearity(models[name], step.z, step.z.roll(1, dims=0), step.sigma)
+        rows.append({"model": name, "sigma": step.sigma, **asdict(found)})
+    return rows
+
+
+def field_rows(name: str, found: Fields, linear: Fields) -> list[dict[str, Any]]:
+    """The numbers of each field, by noise level and pixel."""
+    rows = []
+    for sigma, fields, wiener in zip(found.sigmas, found.values.cpu(), linear.values, strict=True):
+        alike = equivariance(fields, found.pixels)
+        rows += [{"model": name, "sigma": sigma, "pixel": list(pixel), "cosine": cosine(field, row),
+                  "radius": radius(field, pixel), "anisotropy": anisotropy(field, pixel), "equivariance": alike}
+                 for pixel, field, row in zip(found.pixels, fields, wiener, strict=True)]
+    return rows
+
+
+def chosen_levels(sigmas: Sequence[float], count: int) -> list[int]:
+    """Which steps of a trajectory are measured: `count` of them, evenly spread from first to last."""
+    count = min(count, len(sigmas))
+    return sorted({round(k * (len(sigmas) - 1) / max(1, count - 1)) for k in range(count)})
+
+
+def nine_pixels(images: ImageSet) -> list[Pixel]:
+    """A grid of output pixels, at a quarter, half and three quarters of each side."""
+    _, h, w = images.shape
+    return [(h * i // 4, w * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)]

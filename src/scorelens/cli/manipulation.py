@@ -8,8 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
-from scorelens.analysis.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
-from scorelens.analysis.marks import Measured, mark_pixels, mark_snr, measure
+from scorelens.analysis.marks import (
+    MARK_LEVELS,
+    MARK_VISIBLE,
+    Measured,
+    mark_pixels,
+    mark_snr,
+    measure,
+    visible_by_network,
+)
 from scorelens.cli.run_folder import run_folder
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet

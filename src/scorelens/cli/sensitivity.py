@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scorelens.analysis.fields import wiener_fields
+from scorelens.analysis.fields import (
+    EPSILON,
+    Trajectories,
+    at_levels,
+    field_rows,
+    linearity_rows,
+    measured_fields,
+    wiener_fields,
+)
 from scorelens.analysis.models import build_model
-from scorelens.analysis.walks import EPSILON, Walks, at_levels, field_rows, linearity_rows, measured
 from scorelens.cli.run_folder import run_folder
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
@@ -73,8 +80,9 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
     place, seeds = choose_device(device), range(seed, seed + num)
     noise = seeded_noise(images.shape, seeds, device=place)
     with run_folder("sensitivity", f"{images.name}-{preset or _file_name(names[0])}", out, place) as run:
-        walks = at_levels(images, noise, sigmas) if sigmas else Walks(noise, ddim_sigmas(steps).tolist(), levels)
-        fields = {name: measured(name, loaded, walks, where, channel, wrt) for name in names}
+        path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
+        points = at_levels(images, noise, sigmas) if sigmas else path
+        fields = {name: measured_fields(name, loaded, points, where, channel, wrt) for name in names}
         found = next(iter(fields.values()))
         wiener = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
         rows = [row for name in names for row in field_rows(name, fields[name], wiener)]
@@ -82,7 +90,7 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
                           sigmas=found.sigmas, steps=steps, noise=noise_record(seeds, noise), rows=rows)
         write_fields(run.folder, fields, rows, f"Sensitivity fields on {images.name}")
         if linear:
-            run.record["linearity"] = [row for name in names for row in linearity_rows(name, loaded, walks)]
+            run.record["linearity"] = [row for name in names for row in linearity_rows(name, loaded, points)]
             linearity_curves(run.record["linearity"], run.folder / "linearity.png")
     print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")

@@ -15,11 +15,10 @@ import torch
 from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, originality
-from scorelens.analysis.fields import wiener_fields
+from scorelens.analysis.fields import Trajectories, field_rows, measured_fields, nine_pixels, wiener_fields
 from scorelens.analysis.marks import measure
 from scorelens.analysis.models import build_spec
 from scorelens.analysis.report_card import heldout_errors, one_step
-from scorelens.analysis.walks import Walks, field_rows, measured, nine_pixels
 from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
@@ -81,13 +80,13 @@ def measure_cell(cell: Cell, place: Place) -> Measured:
 
 def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """A method's samples against the network's, from the same noise: the end and every step on the way."""
-    walked = _walked(cell, place)
-    found = _sample(_model(cell, place, images), noise, [step.sigma for step in walked.steps], str(cell.method))
-    row = {**agreement(found, walked), **originality(found, images), "path": _path(found, walked, images),
-           "each": _each(found, walked),
+    reference = _reference_samples(cell, place)
+    found = _sample(_model(cell, place, images), noise, [step.sigma for step in reference.steps], str(cell.method))
+    row = {**agreement(found, reference), **originality(found, images), "path": _path(found, reference, images),
+           "each": _each(found, reference),
            "seconds_per_image": sum(found.seconds) / cell.num}
-    return Measured(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(walked.images[:SHOWN]),
-                       "steps": _strips(found), "reference_steps": _strips(walked)})
+    return Measured(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(reference.images[:SHOWN]),
+                       "steps": _strips(found), "reference_steps": _strips(reference)})
 
 
 @dataclass
@@ -116,13 +115,13 @@ class Noted:
 
 def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
     """Samples of a method within a tolerance: against the network's, and each of its steps against the exact one."""
-    walked, model = _walked(cell, place), _model(cell, place, images)
+    reference, model = _reference_samples(cell, place), _model(cell, place, images)
     assert isinstance(model, Locality)
     noted = Noted(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
-        found = _sample(noted, noise, [step.sigma for step in walked.steps], str(cell.method))
-    return Measured({**agreement(found, walked), "each": _each(found, walked),
+        found = _sample(noted, noise, [step.sigma for step in reference.steps], str(cell.method))
+    return Measured({**agreement(found, reference), "each": _each(found, reference),
                   "path": noted.path, "rms": max(step["rms"] for step in noted.path),
                   "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
                   "seconds_per_image": (noted.exact_seconds if model.tolerance is None else noted.seconds) / cell.num,
@@ -153,7 +152,7 @@ def fields(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measure
     if cell.method.denoiser != "wiener":
         name = str(cell.method)
         models: Mapping[str, Denoiser] = {name: _model(cell, place, images)}
-        found = measured(name, models, Walks(noise, sigmas, cell.steps), pixels, None, "z")
+        found = measured_fields(name, models, Trajectories(noise, sigmas, cell.steps), pixels, None, "z")
     rows = [{key: value for key, value in row.items() if key != "model"}
             for row in field_rows(str(cell.method), found, linear)]
     centre = found.values[:, len(pixels) // 2].sum(dim=1).cpu().numpy().astype(np.float32)  # [S, H, W]
@@ -198,7 +197,7 @@ def _sample(denoiser: Denoiser, noise: Tensor, sigmas: Sequence[float], label: s
     return sample(denoiser, noise, sigmas, label=label, sampler=sampler)
 
 
-def _walked(cell: Cell, place: Place) -> Samples:
+def _reference_samples(cell: Cell, place: Place) -> Samples:
     return _reference_path(place, cell.reference, cell.data, range(cell.seed, cell.seed + cell.num), cell.steps)
 
 
@@ -223,17 +222,17 @@ def _model(cell: Cell, place: Place, images: ImageSet) -> Denoiser:
     return place.network(name, images)
 
 
-def _path(found: Samples, walked: Samples, images: ImageSet) -> list[dict[str, Any]]:
+def _path(found: Samples, reference: Samples, images: ImageSet) -> list[dict[str, Any]]:
     """Both trajectories side by side: how far their predictions are apart, and from the nearest training image."""
     return [{"sigma": a.sigma, "mse": _spread(mse(a.x0_hat, b.x0_hat)),
              "novelty": _spread(novelty(a.x0_hat, images).mse),
              "reference_novelty": _spread(novelty(b.x0_hat, images).mse)}
-            for a, b in zip(found.steps, walked.steps, strict=True)]
+            for a, b in zip(found.steps, reference.steps, strict=True)]
 
 
-def _each(found: Samples, walked: Samples) -> dict[str, Sequence[float]]:
+def _each(found: Samples, reference: Samples) -> dict[str, Sequence[float]]:
     """The scores of every sample."""
-    pair = found.prediction, walked.prediction
+    pair = found.prediction, reference.prediction
     return {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))}
 
 

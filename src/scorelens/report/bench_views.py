@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from scorelens.analysis.fields import MARK_LEVELS, MARK_VISIBLE, visible_by_network
+from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.paper.numbers import (
     PAPER_FID,
     PAPER_LOW_RANK,
