@@ -7,11 +7,14 @@ The pictures show samples of data that come with the package; of photographs the
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 from perf.rows import DOCS, RESULTS, results
 
+from scorelens.networks.export import CARD
+from scorelens.networks.zoo import zoo_folder
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.paper.results import BATCH_MEAN, Results, family
 from scorelens.paper.runner import ROWS
@@ -35,6 +38,10 @@ This page is written from `perf/results/bench.jsonl` by `python -m tools.pages`;
 file, and another repeats three of its rows.
 
 {definitions}
+{outdated}"""
+OUTDATED = """
+The networks of {datasets} have been trained anew since these rows were measured; the rows are of the earlier ones, and
+will be measured again.
 """
 README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
 
@@ -42,7 +49,9 @@ README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED
 def results_page(rows: list[Row]) -> str:
     """Every preset that has rows: its question, its tables, what they say, and its figures."""
     found = Results(rows)
-    parts = [INTRODUCTION.format(definitions="\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items()))]
+    definitions = "\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items())
+    old = ", ".join(outdated(rows))
+    parts = [INTRODUCTION.format(definitions=definitions, outdated=OUTDATED.format(datasets=old) if old else "")]
     for name, preset in PRESETS.items():
         if not found.of(name):
             continue
@@ -57,6 +66,15 @@ def results_page(rows: list[Row]) -> str:
     hours = sum(row.seconds for row in rows) / 3600
     parts.append(f"{len(rows)} cells, {hours:.1f} hours in all.\n")
     return "\n".join(parts)
+
+
+def outdated(rows: list[Row]) -> list[str]:
+    """The datasets whose rows were measured on another network than the zoo holds now."""
+    folders = {row.settings["reference"]: zoo_folder(row.settings["reference"]) for row in rows}
+    predictions = {name: json.loads((folder / CARD).read_text())["prediction"]
+                   for name, folder in folders.items() if folder}
+    return list(dict.fromkeys(row.settings["dataset"] for row in rows if row.settings["reference"] in predictions
+                              and row.network["parametrization"] != predictions[row.settings["reference"]]))
 
 
 def figures_of(preset: str) -> list[Path]:
