@@ -9,17 +9,14 @@ from __future__ import annotations
 
 import json
 import sys
-import tempfile
 import time
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
 import scorelens
 from perf.rows import RESULTS, rows_of
-from scorelens.cli.calibrate import calibrate
 from scorelens.denoisers.els import bank_patches
 from scorelens.posterior.plans.products import TOGETHER
 from scorelens.results import environment, peak_memory, write_rows
@@ -86,13 +83,9 @@ def digits() -> list[dict[str, Any]]:
 def calibration() -> list[dict[str, Any]]:
     """Patch sizes of the local score models, fitted to digits-unet on 16 samples."""
     images = scorelens.load_images("digits", split="train")
-    rows = []
-    for name in ("ls", "els", "bbels"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = calibrate(images, "digits-unet", name, device="cpu", out=Path(folder) / "fit")
-            found = json.loads(path.read_text())
-        rows.append({"cell": f"calibration {name}", "denoiser": name, **found})
-    return rows
+    fits = {name: scorelens.fit_patch_sizes("digits-unet", images, name) for name in ("ls", "els", "bbels")}
+    return [{"cell": f"calibration {name}", **fit.record, "sigmas": fit.record["grid"], "sizes": fit.sizes}
+            for name, fit in fits.items()]
 
 
 CELLS = {"els": els, "clusters": clusters, "digits": digits, "calibration": calibration}

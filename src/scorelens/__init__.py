@@ -2,6 +2,7 @@
 
 from scorelens.analysis.comparison import Comparison, compare
 from scorelens.analysis.examination import Verdict, explain
+from scorelens.analysis.patch_sizes import PatchSizes, fit_patch_sizes
 from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
 from scorelens.data import SOURCES, ImageSet, add_mark, load_images
@@ -24,6 +25,7 @@ __all__ = [
     "Denoiser",
     "GaussianStats",
     "ImageSet",
+    "PatchSizes",
     "PropertyError",
     "ReportCard",
     "Samples",
@@ -39,6 +41,7 @@ __all__ = [
     "ddim_sigmas",
     "explain",
     "fit_gaussian",
+    "fit_patch_sizes",
     "load_images",
     "load_network",
     "memorized",

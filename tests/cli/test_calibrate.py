@@ -6,8 +6,8 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.analysis.patch_sizes import calibrate, candidate_sizes
-from scorelens.cli import calibrate as module
+from scorelens.analysis import patch_sizes as module
+from scorelens.analysis.patch_sizes import candidate_sizes, fit_steps
 from scorelens.cli.parser import main
 from tests.ground_truth.cases import image_set
 
@@ -21,7 +21,7 @@ def test_the_window_of_a_local_score_model_is_found_again(metric):
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 5, 13)}
     noise = scorelens.seeded_noise(images.shape, range(4))
     path = scorelens.sample(lambda z, sigma: models[truth[sigma]](z, sigma), noise, sigmas)
-    fits = list(calibrate(models.__getitem__, path, list(models), metric))
+    fits = list(fit_steps(models.__getitem__, path, list(models), metric))
     assert [fit.size for fit in fits] == [5, 3, 1]
     for fit in fits:
         assert fit.scores[fit.size] == pytest.approx(1.0, abs=1e-6)
@@ -33,7 +33,7 @@ def test_of_sizes_that_fit_alike_the_largest_is_taken():
     images = image_set("smooth", 60, (1, 7, 7))
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 13)}
     path = scorelens.sample(models[1], scorelens.seeded_noise(images.shape, range(4)), [1e4])
-    assert [fit.size for fit in calibrate(models.__getitem__, path, list(models))] == [13]
+    assert [fit.size for fit in fit_steps(models.__getitem__, path, list(models))] == [13]
 
 
 def test_candidates_end_with_the_whole_image():
@@ -50,7 +50,7 @@ def test_an_interrupted_fit_goes_on_and_is_read_by_the_models(tmp_path, monkeypa
     assert main([*ARGS, "--out", str(whole)]) == 0
 
     def stops_after_two(*args, **kwargs):
-        for k, fit in enumerate(calibrate(*args, **kwargs)):
+        for k, fit in enumerate(fit_steps(*args, **kwargs)):
             if k == 2:
                 raise KeyboardInterrupt
             yield fit
@@ -60,7 +60,7 @@ def test_an_interrupted_fit_goes_on_and_is_read_by_the_models(tmp_path, monkeypa
     assert not (cut / "calibration.json").exists()
     started = []
     monkeypatch.setattr(module, "fit_steps",
-                        lambda *args, first, **kwargs: started.append(first) or calibrate(*args, first=first, **kwargs))
+                        lambda *args, first, **kwargs: started.append(first) or fit_steps(*args, first=first, **kwargs))
     assert main([*ARGS, "--out", str(cut)]) == 0
     assert started == [2]
     assert (cut / "calibration.json").read_text() == (whole / "calibration.json").read_text()
