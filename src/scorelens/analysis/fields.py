@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -16,12 +17,16 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.analysis.probes import linearity
 from scorelens.data.images import ImageSet
+from scorelens.files import fresh_folder, write_json
 from scorelens.jacobian import Fields, Pixel, mean_fields
 from scorelens.networks.adapters import Network
 from scorelens.sampling import Step, sample
-from scorelens.statistics import GaussianStats, shrinkage
+from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
 from scorelens.types import Denoiser, Shape
 from scorelens.validation import check_sigma, wide_dtype
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILON = "@epsilon"  # after a model's name: the field of the noise that it predicts
 Field = Float[Tensor, "c h w"]
@@ -171,3 +176,56 @@ def nine_pixels(images: ImageSet) -> list[Pixel]:
     """A grid of output pixels, at a quarter, half and three quarters of each side."""
     _, h, w = images.shape
     return [(h * i // 4, w * j // 4) for i in (1, 2, 3) for j in (1, 2, 3)]
+
+
+@dataclass(frozen=True, eq=False)
+class FieldComparison:
+    """The mean fields of several models, and their properties beside those of the Wiener filter."""
+
+    fields: Mapping[str, Fields]
+    rows: list[dict[str, Any]]  # by model, noise level and pixel
+    linearity: list[dict[str, Any]]  # by model and noise level; empty if not probed
+    title: str
+
+    def table(self) -> str:
+        """Cosine with the Wiener field by noise level, mean over the pixels, as Markdown."""
+        from scorelens.report.fields import cosine_table
+
+        return cosine_table(self.rows)
+
+    def figure(self) -> Figure:
+        """Likeness to the Wiener filter, reach and equivariance against the noise level."""
+        from scorelens.report.fields import curves_figure
+
+        return curves_figure(self.rows)
+
+    def save(self, folder: str | Path, record: Mapping[str, Any] | None = None) -> Path:
+        """Write rows.jsonl, run.json, table.md, the fields as arrays, and pictures into a new folder."""
+        from scorelens.report.fields import write_fields
+
+        with fresh_folder(Path(folder)) as partial:
+            write_json(partial / "run.json", {**(record or {}), "rows": self.rows, "linearity": self.linearity})
+            write_fields(self.fields, self.rows, self.linearity, self.title, partial)
+        return Path(folder)
+
+
+def compare_fields(models: Mapping[str, Denoiser], images: ImageSet, pixels: Sequence[Pixel], points: Points, *,
+                   channel: int | None = None, wrt: Literal["z", "x_t"] = "z", linear: bool = False,
+                   ) -> FieldComparison:
+    """Measure the fields of denoisers and networks at these output pixels, beside the Wiener filter's.
+
+    Args:
+        models: by name; with @epsilon after it, the field of the noise that the prediction implies.
+        images: whose Wiener filter they are compared with.
+        pixels: (row, column) of outputs.
+        points: where to measure: Trajectories, or noisy images (at_levels).
+        channel: of the output; by default the sum over all.
+        wrt: with respect to z, or to DDPM's x_t.
+        linear: also probe how linear each model is, and how symmetric its Jacobian.
+    """
+    fields = {name: measured_fields(name, models, points, pixels, channel, wrt) for name in models}
+    sigmas = next(iter(fields.values())).sigmas
+    wiener = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels, channel)
+    rows = [row for name in models for row in field_rows(name, fields[name], wiener)]
+    probed = [row for name in models for row in linearity_rows(name, models, points)] if linear else []
+    return FieldComparison(fields, rows, probed, f"Sensitivity fields on {images.name}")

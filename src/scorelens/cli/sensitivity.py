@@ -2,31 +2,21 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from scorelens.analysis.fields import (
-    EPSILON,
-    Trajectories,
-    at_levels,
-    field_rows,
-    linearity_rows,
-    measured_fields,
-    wiener_fields,
-)
+from scorelens.analysis.fields import EPSILON, Trajectories, at_levels, compare_fields
 from scorelens.analysis.models import build_model
-from scorelens.cli.run_folder import run_folder
+from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
-from scorelens.jacobian import Fields, Pixel
+from scorelens.jacobian import Pixel
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.report.fields import Strip, field_curves, field_figure, linearity_curves
-from scorelens.report.tables import markdown
-from scorelens.results import noise_record
-from scorelens.statistics import fit_gaussian
+from scorelens.report.fields import file_name
+from scorelens.results import noise_record, run_record
 from scorelens.types import ScorelensError
 
 
@@ -77,55 +67,20 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
     names = list(dict.fromkeys(model or [name.format(data=images.name) for name in chosen.models]))
     where = [parse_pixel(text, images) for text in pixels or chosen.pixels]
     loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
-    place, seeds = choose_device(device), range(seed, seed + num)
-    noise = seeded_noise(images.shape, seeds, device=place)
-    with run_folder("sensitivity", f"{images.name}-{preset or _file_name(names[0])}", out, place) as run:
-        path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
-        points = at_levels(images, noise, sigmas) if sigmas else path
-        fields = {name: measured_fields(name, loaded, points, where, channel, wrt) for name in names}
-        found = next(iter(fields.values()))
-        wiener = wiener_fields(fit_gaussian(images), images.shape, found.sigmas, where, channel)
-        rows = [row for name in names for row in field_rows(name, fields[name], wiener)]
-        run.record.update(data=images.describe(), models=names, preset=preset, pixels=where, channel=channel, wrt=wrt,
-                          sigmas=found.sigmas, steps=steps, noise=noise_record(seeds, noise), rows=rows)
-        write_fields(run.folder, fields, rows, f"Sensitivity fields on {images.name}")
-        if linear:
-            run.record["linearity"] = [row for name in names for row in linearity_rows(name, loaded, points)]
-            linearity_curves(run.record["linearity"], run.folder / "linearity.png")
-    print(f"{agreement_table(rows)}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
-          f"{run.final / 'fields.png'}, {run.final / 'curves.png'}")
-    return run.final
-
-
-def write_fields(folder: Path, fields: Mapping[str, Fields], rows: Sequence[Mapping[str, Any]], title: str) -> None:
-    """The numbers, the table, and the pictures: each field by its own largest value, and each row jointly."""
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "table.md").write_text(agreement_table(rows) + "\n")
-    for name, found in fields.items():
-        found.save(folder / f"{_file_name(name)}.npz")
-    draw(fields, folder / "fields.png", title, "image")
-    draw(fields, folder / "fields-joint.png", f"{title}, normalized jointly", "joint")
-    field_curves(rows, folder / "curves.png")
-
-
-def agreement_table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Cosine with the Wiener field: models by noise level, mean over the pixels."""
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    models = list(dict.fromkeys(row["model"] for row in rows))
-    cells = []
-    for model in models:
-        values = [[row["cosine"] for row in rows if row["model"] == model and row["sigma"] == s] for s in sigmas]
-        cells.append([model, *(f"{sum(v) / len(v):.3f}" for v in values)])
-    return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in sigmas)], cells)
-
-
-def draw(fields: Mapping[str, Fields], path: Path, title: str, normalization: Literal["image", "joint"]) -> None:
-    """One row per model and pixel."""
-    pixels = next(iter(fields.values())).pixels
-    strips = [Strip(name, found.values[:, k].sum(dim=1).cpu().numpy(), pixel,
-                    f"pixel {pixel[0]}, {pixel[1]}" if len(pixels) > 1 else "")
-              for k, pixel in enumerate(pixels) for name, found in fields.items()]
-    field_figure(strips, next(iter(fields.values())).sigmas, path, title=title, normalization=normalization)
+    clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    on, seeds = choose_device(device), range(seed, seed + num)
+    folder = output_folder("sensitivity", f"{images.name}-{preset or file_name(names[0])}", out)
+    noise = seeded_noise(images.shape, seeds, device=on)
+    path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
+    points = at_levels(images, noise, sigmas) if sigmas else path
+    result = compare_fields(loaded, images, where, points, channel=channel, wrt=wrt, linear=linear)
+    record = {"command": "sensitivity", "data": images.describe(), "models": names, "preset": preset, "pixels": where,
+              "channel": channel, "wrt": wrt, "sigmas": next(iter(result.fields.values())).sigmas, "steps": steps,
+              "noise": noise_record(seeds, noise), **run_record(started, clock, on)}
+    result.save(folder, record)
+    print(f"{result.table()}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
+          f"{folder / 'fields.png'}, {folder / 'curves.png'}")
+    return folder
 
 
 def parse_pixel(text: str, images: ImageSet) -> Pixel:
@@ -140,7 +95,3 @@ def parse_pixel(text: str, images: ImageSet) -> Pixel:
     if not (0 <= row < h and 0 <= column < w):
         raise ScorelensError(f"pixel {row},{column} is outside the image of {h}x{w}")
     return row, column
-
-
-def _file_name(model: str) -> str:
-    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(model).name)

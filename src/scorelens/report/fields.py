@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,14 @@ import numpy as np
 from jaxtyping import Float
 
 from scorelens.report.figures import INK, MUTED, quiet
+from scorelens.report.tables import markdown
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CELL_INCHES = 0.95
+Row = Mapping[str, Any]
 Normalization = Literal["image", "joint"]
 
 
@@ -91,23 +95,18 @@ def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     figure.savefig(path, dpi=160)
 
 
-def field_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def curves_figure(rows: Sequence[Row]) -> Figure:
     """Likeness to the Wiener filter, reach and equivariance against the noise level, one line per model."""
-    _curves(rows, path, {"cosine": "cosine with the Wiener field", "radius": "reach, pixels",
-                         "equivariance": "equivariance"})
+    return _curves(rows, {"cosine": "cosine with the Wiener field", "radius": "reach, pixels",
+                          "equivariance": "equivariance"})
 
 
-def linearity_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
-    """How far from linear, and how asymmetric, against the noise level."""
-    _curves(rows, path, {"nonlinearity": "unexplained by its own Jacobian", "asymmetry": "asymmetry of the Jacobian"})
-
-
-def _curves(rows: Sequence[Mapping[str, Any]], path: Path, panels: Mapping[str, str]) -> None:
+def _curves(rows: Sequence[Row], panels: Mapping[str, str]) -> Figure:
     """One panel per quantity: its mean over the pixels against the noise level, one line per model."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=(2 + 3 * len(panels), 3.3), layout="constrained")
+    figure = Canvas(figsize=(2 + 3 * len(panels), 3.3), layout="constrained")
     for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
         for k, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
             mine = [row for row in rows if row["model"] == model]
@@ -119,4 +118,40 @@ def _curves(rows: Sequence[Mapping[str, Any]], path: Path, panels: Mapping[str, 
         quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
-    figure.savefig(path, dpi=160)
+    return figure
+
+
+def cosine_table(rows: Sequence[Row]) -> str:
+    """Cosine with the Wiener field: models by noise level, mean over the pixels."""
+    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
+    values: dict[tuple[str, float], list[float]] = {}
+    for row in rows:
+        values.setdefault((row["model"], row["sigma"]), []).append(row["cosine"])
+    cells = [[model, *(f"{np.mean(values[model, sigma]):.3f}" for sigma in sigmas)]
+             for model in dict.fromkeys(row["model"] for row in rows)]
+    return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in sigmas)], cells)
+
+
+def write_fields(fields: Mapping[str, Any], rows: Sequence[Row], linearity: Sequence[Row], title: str,
+                 folder: Path) -> None:
+    """The numbers, the table, and the pictures: each field by its own largest value, and each row jointly."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "table.md").write_text(cosine_table(rows) + "\n")
+    for name, measured in fields.items():
+        measured.save(folder / f"{file_name(name)}.npz")
+    first = next(iter(fields.values()))
+    strips = [Strip(name, measured.values[:, k].sum(dim=1).cpu().numpy(), pixel,
+                    f"pixel {pixel[0]}, {pixel[1]}" if len(first.pixels) > 1 else "")
+              for k, pixel in enumerate(first.pixels) for name, measured in fields.items()]
+    field_figure(strips, first.sigmas, folder / "fields.png", title=title)
+    field_figure(strips, first.sigmas, folder / "fields-joint.png", title=f"{title}, normalized jointly",
+                 normalization="joint")
+    curves_figure(rows).savefig(folder / "curves.png", dpi=160)
+    if linearity:
+        panels = {"nonlinearity": "unexplained by its own Jacobian", "asymmetry": "asymmetry of the Jacobian"}
+        _curves(linearity, panels).savefig(folder / "linearity.png", dpi=160)
+
+
+def file_name(model: str) -> str:
+    """A model's name as a file name."""
+    return "".join(c if c.isalnum() or c in "-_." else "-" for c in Path(model).name)
