@@ -218,9 +218,9 @@ RECIPE = """## The recipe
 The U-Nets predict v, with a loss that is multiplied by alpha^0.5: plain v spends most of its gradient on high noise,
 where a linear filter is all there is to learn, and epsilon spends none there. Adam, learning rate 0.003 falling to 0
 along a half cosine, batches of 32, averaged weights (decay 0.999), bfloat16. Each variant below changes one thing; all
-had the same processor time, {minutes} minutes of one thread. The ratios are those of the report card, from high noise to
-low; the mean is geometric. Written by `python -m tools.recipe`.
-""".format(minutes="6 (CIFAR-10) or 5 (MNIST)")
+had the same processor time, 6 (CIFAR-10) or 5 (MNIST) minutes of one thread. The ratios are those of the report card,
+from high noise to low; the mean is geometric. Written by `python -m tools.recipe`.
+"""
 
 
 def zoo_page(cards: dict[str, dict[str, Any]]) -> str:

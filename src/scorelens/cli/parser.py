@@ -74,10 +74,17 @@ NOT_FLAGS = {"images", "test", "source", "options", "stats", "operators"}  # par
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with one line per error and the nearest real name."""
+    """argparse with errors of one line, and the nearest real name for an unknown flag."""
 
     def error(self, message: str) -> NoReturn:
         raise ScorelensError(f"{message}; see {self.prog} --help")
+
+    def refuse_unknown(self, argv: list[str], known: set[str]) -> None:
+        for flag in (word.split("=")[0] for word in argv):
+            if RENAMED.get(flag) in known:
+                self.error(f"{flag} is called {RENAMED[flag]} now")
+            if re.match(r"--[a-z]", flag) and flag not in known:
+                self.error(f"unknown option {flag}{nearest_name(flag, known)}")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -125,7 +132,7 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, rest = _command(argv)
     if {"-h", "--help"} & set(rest):
-        print(_parser(name, rest).format_help())
+        print(_parser(name, rest)[0].format_help())
         return 0
     if distributed.world().size > 1 and not COMMANDS[name].divided:
         shared = [f"scorelens {each}" for each, command in COMMANDS.items() if command.divided]
@@ -150,8 +157,8 @@ def _command(argv: list[str]) -> tuple[str, list[str]]:
 
 def _call(name: str, argv: list[str]) -> None:
     """Load the images the flags name, and call the command with them and the remaining flags."""
-    command, parser = COMMANDS[name], _parser(name, argv)
-    _refuse_unknown(parser, argv)
+    command, (parser, known) = COMMANDS[name], _parser(name, argv)
+    parser.refuse_unknown(argv, known)
     given = vars(parser.parse_args(argv))
     options = {key.removeprefix("denoiser."): given.pop(key) for key in list(given) if key.startswith("denoiser.")}
     if options:
@@ -170,9 +177,9 @@ def _call(name: str, argv: list[str]) -> None:
     command.function(**given)
 
 
-def _parser(name: str, argv: list[str]) -> _Parser:
-    """The flags of a command: of its data, its own, and those of the denoiser that argv names."""
-    command = COMMANDS[name]
+def _parser(name: str, argv: list[str]) -> tuple[_Parser, set[str]]:
+    """The parser of a command, and all its flags: of its data, its own, and those of the denoiser that argv names."""
+    command, known = COMMANDS[name], {"--data", "--config", "--help"}
     parser = _Parser(prog=f"scorelens {name}", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
                      description=_summary(command.function), epilog=_examples(command),
                      formatter_class=argparse.RawDescriptionHelpFormatter, usage=_usage(name))
@@ -183,16 +190,16 @@ def _parser(name: str, argv: list[str]) -> _Parser:
             group.add_argument("data", **where)
         else:
             group.add_argument("--data", required=command.data == "flag", **where)
-        _add_flags(group, load_data, rename=DATA_FLAGS)
+        known |= _add_flags(group, load_data, rename=DATA_FLAGS)
     own = parser.add_argument_group("options")
-    _add_flags(own, command.function, first=command.first)
+    known |= _add_flags(own, command.function, first=command.first)
     own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
     own.add_argument("-h", "--help", action="store_true", help="show this and exit")
     if "denoiser" in _flags(command.function):
         chosen = _chosen_denoiser(command.function, argv)
         group = parser.add_argument_group(f"options of --denoiser {chosen}")
-        _add_flags(group, find_builder(chosen), prefix="denoiser.")
-    return parser
+        known |= _add_flags(group, find_builder(chosen), prefix="denoiser.")
+    return parser, known
 
 
 def _examples(command: Command) -> str:
@@ -207,16 +214,6 @@ def _chosen_denoiser(function: Callable[..., Any], argv: list[str]) -> str:
         if word == "--denoiser" and k + 1 < len(argv):
             return argv[k + 1]
     return str(_flags(function)["denoiser"].default)
-
-
-def _refuse_unknown(parser: _Parser, argv: list[str]) -> None:
-    known = [option for action in parser._actions for option in action.option_strings]
-    for word in argv:
-        flag = word.split("=")[0]
-        if RENAMED.get(flag) in known:
-            raise ScorelensError(f"{flag} is called {RENAMED[flag]} now; see {parser.prog} --help")
-        if re.match(r"--[a-z]", flag) and flag not in known:
-            raise ScorelensError(f"unknown option {flag}{nearest_name(flag, known)}; see {parser.prog} --help")
 
 
 def _with_config(argv: list[str]) -> Iterator[str]:
@@ -262,8 +259,9 @@ def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
-               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "") -> None:
+               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "") -> set[str]:
     """One flag for each parameter: its name, type and default from the signature, its help from the docstring."""
+    added = set()
     hints, helps = get_type_hints(function if inspect.isfunction(function) else function.__init__), _helps(function)
     for name, parameter in _flags(function).items():
         hint, default, flag = hints[name], parameter.default, rename.get(name, name)
@@ -280,7 +278,9 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
         if name == first:
             group.add_argument(name, **{key: value for key, value in how.items() if key not in ("dest", "required")})
         else:
+            added.add(f"--{prefix}{flag.replace('_', '-')}")
             group.add_argument(f"--{prefix}{flag.replace('_', '-')}", **how)
+    return added
 
 
 def _members(hint: Any) -> list[Any]:

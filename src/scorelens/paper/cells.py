@@ -16,7 +16,7 @@ from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, originality
 from scorelens.analysis.fields import Trajectories, field_rows, measured_fields, nine_pixels, wiener_fields
-from scorelens.analysis.marks import measure
+from scorelens.analysis.marks import measure_mark
 from scorelens.analysis.models import build_spec
 from scorelens.analysis.report_card import heldout_errors, one_step
 from scorelens.data import load_images
@@ -163,7 +163,7 @@ def marks(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured
     """The W experiment: the mark in the fields of one network."""
     network = place.network(cell.method.denoiser, images)
     mask = mark_mask(MARK, images.shape[1:])
-    found = measure(cell.method.denoiser, network, mask, noise, own_sigmas(network.schedule, cell.steps).tolist())
+    found = measure_mark(cell.method.denoiser, network, mask, noise, own_sigmas(network.schedule, cell.steps).tolist())
     return Measured({"gamma": found.gamma, "mark_pixels": int(mask.sum()), "marks": found.rows},
                  {"maps": found.maps[:, found.maps.shape[1] // 2].astype(np.float32)})
 

@@ -15,7 +15,7 @@ from scorelens.paper.numbers import PAPER_THRESHOLD
 from scorelens.paper.presets import ANOTHER_SEED
 from scorelens.paper.results import Results, family
 from scorelens.report.bench_views import label
-from scorelens.report.fields import Strip, field_figure, gain_curves
+from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
 from scorelens.report.report_card import error_figure
@@ -186,7 +186,7 @@ def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
     if rows:
         marks = [mark for row in rows for mark in row.metrics["marks"]]
         yield to.save("gain", "How much of the mark a network passes, and the prediction",
-                      lambda path: gain_curves(marks, path))
+                      lambda path: gain_figure(marks).savefig(path, dpi=160))
 
 
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {

@@ -73,12 +73,19 @@ def _draw(axes: Axes, values: np.ndarray, strip: Strip, level: int, scale: float
         spine.set(color="#2a8f4b" if framed else "#cccccc", linewidth=2.0 if framed else 0.5)
 
 
-def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+def visibility_table(gammas: Mapping[str, float], visibility: Mapping[str, float], limit: float) -> str:
+    """One line for each network."""
+    return markdown(["network", "gamma", "visibility", "visible"],
+                    [[name, f"{gamma:g}", f"{visibility[name]:.3f}", "yes" if visibility[name] > limit else "no"]
+                     for name, gamma in gammas.items()])
+
+
+def gain_figure(rows: Sequence[Row]) -> Figure:
     """The gain along the mark, measured and predicted, and how visible it is, against the noise level."""
     from matplotlib import colormaps
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=(9.5, 3.5), layout="constrained")
+    figure = Canvas(figsize=(9.5, 3.5), layout="constrained")
     gain, seen = figure.subplots(1, 2)
     for k, name in enumerate(dict.fromkeys(row["network"] for row in rows)):
         mine = [row for row in rows if row["network"] == name]
@@ -92,7 +99,7 @@ def gain_curves(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
     gain.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=160)
+    return figure
 
 
 def curves_figure(rows: Sequence[Row]) -> Figure:
