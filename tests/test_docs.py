@@ -19,7 +19,7 @@ from scorelens.paper.cells import Place, measure_cell
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results
 from scorelens.paper.runner import cell_of
-from scorelens.report.bench_views import VIEWS
+from scorelens.report.paper_tables import VIEWS
 
 ROOT = Path(__file__).parents[1]
 

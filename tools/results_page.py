@@ -18,10 +18,10 @@ from scorelens.networks.zoo import zoo_folder
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.paper.results import BATCH_MEAN, Results, family
 from scorelens.paper.runner import ROWS
-from scorelens.report.bench import DEFINITIONS, plain_rows
-from scorelens.report.bench_figures import FIGURES, Drawing
-from scorelens.report.bench_views import MISSING, VIEWS, label
 from scorelens.report.html import Figure, Table, Text
+from scorelens.report.paper_figures import FIGURES, Drawing
+from scorelens.report.paper_page import DEFINITIONS, plain_rows
+from scorelens.report.paper_tables import MISSING, VIEWS, label
 from scorelens.report.tables import markdown
 from scorelens.results import Row, read_rows, write_rows
 

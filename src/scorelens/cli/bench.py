@@ -86,7 +86,7 @@ def bench_report(folder: Path) -> Path:
 
 def write_report(folder: Path) -> Path:
     """The page of the rows that are there, and how to get them again."""
-    from scorelens.report.bench import write_bench
+    from scorelens.report.paper_page import write_bench
 
     config = json.loads((folder / "bench.json").read_text())
     own = tuple(config["own"]) if config["own"] else None

@@ -1,4 +1,4 @@
-"""The clustered approximation of the posterior over patches: a patch is compared with those of the nearest clusters."""
+"""The clustered approximation of the posterior over patches: a patch is compared with the nearest clusters only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHUNK = 2**15  # patches at a time
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Patches of the data, in clusters; those of a noisy patch are the `searched` nearest to the centre of its own."""
+    """Patches of the data in clusters. A noisy patch is compared with the `searched` clusters nearest to its own."""
 
     patches: Patches
     centres: Float[np.ndarray, "k d"]
@@ -28,8 +28,8 @@ class Clusters:
     searched: int
 
     def groups(self, z: Float[Tensor, "n d"]) -> Iterator[tuple[Int[Tensor, "m"], SomePatches]]:
-        """The noisy patches of each cluster, and the source that they are compared with."""
-        own = _agreed(_nearest(z.detach().float().cpu().numpy(), self.centres))
+        """The noisy patches of each cluster, and the source to compare them with."""
+        own = _broadcast(_nearest(z.detach().float().cpu().numpy(), self.centres))
         for cluster in np.unique(own):
             distances = ((self.centres - self.centres[cluster]) ** 2).sum(axis=1)
             near = np.argsort(distances, kind="stable")[:self.searched]
@@ -46,8 +46,8 @@ def fit_clusters(patches: Patches, count: int, searched: int, seed: int = 0) -> 
     means = MiniBatchKMeans(count, random_state=seed, n_init=1).fit(_floats(patches.take(sample)))
     starts = progress.track(range(0, len(patches), CHUNK), "clusters", unit="chunk")
     chunks = (_floats(patches.raw(start, min(start + CHUNK, len(patches)))) for start in starts)
-    centres = _agreed(means.cluster_centers_)
-    own = _agreed(np.concatenate([_nearest(chunk, centres) for chunk in chunks]))
+    centres = _broadcast(means.cluster_centers_)
+    own = _broadcast(np.concatenate([_nearest(chunk, centres) for chunk in chunks]))
     return Clusters(patches, centres, [np.flatnonzero(own == k) for k in range(count)], searched)
 
 
@@ -59,6 +59,6 @@ def _nearest(x: Float[np.ndarray, "n d"], centres: Float[np.ndarray, "k d"]) -> 
     return np.argmin((centres**2).sum(axis=1) - 2 * x @ centres.T, axis=1)
 
 
-def _agreed(array: np.ndarray) -> np.ndarray:
-    """The same for all processes."""
+def _broadcast(array: np.ndarray) -> np.ndarray:
+    """Rank 0's array, for all processes."""
     return distributed.world().broadcast(torch.from_numpy(array)).numpy()

@@ -18,20 +18,23 @@ from scorelens.validation import wide_dtype
 
 COPIES = 3  # of a chunk: as it is read, as it is projected, and the engine's own
 ROUNDING = 2e-4  # nats: what rows rounded to float32 may cost
-LOOK = 64  # rows that tell how long rows are
+SAMPLE = 64  # rows from which the length of rows is estimated
 
 
 def row_dtype(source: Projected, compared: int, sigma: float, z: Tensor) -> torch.dtype:
-    """That of z, or float64 (where the device has it) if rows rounded to z's would move the logits: of r coordinates
-    each is off by eps l / sqrt(r), l the row's length, and differs by l / sqrt(r) or sigma from a noisy image's."""
-    length = source.raw(0, LOOK)[:, :compared].norm(dim=1).max().item()
+    """The dtype of z, or float64 (where the device has it) if rounding rows to z's dtype would change the logits.
+
+    Each of r coordinates of a row of length l rounds by eps l / sqrt(r), and differs from that of a noisy image by
+    l / sqrt(r) or sigma.
+    """
+    length = source.raw(0, SAMPLE)[:, :compared].norm(dim=1).max().item()
     error = torch.finfo(z.dtype).eps / 2 * length * (2 * length / math.sqrt(compared) + sigma) / sigma**2
     return z.dtype if error < ROUNDING else wide_dtype(z)
 
 
 def mean_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected, sigma: float, temperature: float,
                 memory: int) -> Float[Tensor, "b v"]:
-    """The posterior mean of the coordinates behind the r that are compared with the query; as exact as z asks for."""
+    """The posterior mean of the coordinates that follow the r which are compared with the query."""
     (b, r), d, dtype = query.shape, source.dim, row_dtype(source, query.shape[1], sigma, z)
     rows = replace(source, matrix=source.matrix.to(dtype))
     posterior = Posterior(WholeImage(r), PartOfOutput(torch.arange(r, d, device=query.device)), rows)

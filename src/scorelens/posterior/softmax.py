@@ -65,8 +65,10 @@ def merge(a: State | None, b: State, scale: float) -> State:
 
 
 def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, margin: float, x: Chunk) -> State:
-    """The state of `so_far`, which may be overwritten, and one more chunk, where query q writes pixel q. Queries for
-    which no image of the chunk comes within the margin of the best have no use for it: at low noise nearly all."""
+    """The state of `so_far`, which may be overwritten, and one more chunk, where query q writes output q.
+
+    Queries for which no image of the chunk lies within the margin of the best skip it: at low noise nearly all do.
+    """
     best = distances.amin(dim=2)
     near = (best[0] <= so_far.best[0] + margin).nonzero()[:, 0]
     if 4 * len(near) > len(best[0]):
@@ -79,7 +81,7 @@ def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, ma
 
 
 def merge_processes(states: list[State], scale: float, group: World) -> list[State]:
-    """The states of the union of what all processes have, for each part of the noisy images."""
+    """The states merged over all processes, for each part of the noisy images."""
     if group.size == 1:
         return states
     best, total, weighted = (torch.cat([getattr(state, name) for state in states])

@@ -9,9 +9,9 @@ from typing import Any
 from scorelens.files import atomic_file
 from scorelens.paper.presets import PRESETS, Preset
 from scorelens.paper.results import Results, Row
-from scorelens.report.bench_figures import FIGURES, Drawing
-from scorelens.report.bench_views import VIEWS
 from scorelens.report.html import Block, Cell, Code, Definitions, Page, Section, Table, Text, write_page
+from scorelens.report.paper_figures import FIGURES, Drawing
+from scorelens.report.paper_tables import VIEWS
 from scorelens.report.tables import comma_separated, latex, markdown
 
 DEFINITIONS = {

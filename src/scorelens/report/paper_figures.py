@@ -14,10 +14,10 @@ from torch import Tensor
 from scorelens.paper.numbers import PAPER_THRESHOLD
 from scorelens.paper.presets import ANOTHER_SEED
 from scorelens.paper.results import Results, family
-from scorelens.report.bench_views import label
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
+from scorelens.report.paper_tables import label
 from scorelens.report.report_card import error_figure
 from scorelens.results import Row as Measured
 

@@ -13,9 +13,9 @@ from scorelens.paper.cells import Place
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results
 from scorelens.paper.runner import ROWS, run_cells
-from scorelens.report.bench import write_bench
-from scorelens.report.bench_figures import FIGURES
-from scorelens.report.bench_views import VIEWS
+from scorelens.report.paper_figures import FIGURES
+from scorelens.report.paper_page import write_bench
+from scorelens.report.paper_tables import VIEWS
 from scorelens.report.tables import comma_separated, latex
 from scorelens.results import Row, read_rows
 from tests.browser import chromium, inspect
