@@ -22,12 +22,6 @@ def calibrate(images: ImageSet, reference: str, denoiser: str = "ls", options: M
 
     Args:
         reference: the network: a zoo name, a folder saved by diffusers, or a hub id.
-        denoiser: ls, els or bbels.
-        sizes: candidates, by default odd numbers up to the whole image.
-        metric: of a sample's score against the network's; the median over samples counts.
-        num: number of samples.
-        steps: number of noise levels, on the paper's grid (of the reference's own schedule).
-        seed: the noise of image k is drawn from seed + k.
         device: auto, cuda, mps or cpu.
         out: folder of the fit; one with the same settings is resumed. By default runs/calibrate-...
     """

@@ -22,10 +22,6 @@ def compare(images: ImageSet, reference: str, *, model: Sequence[str] = (), num:
         model: denoisers, with options after a colon (locality:threshold=0.05,softmax=batch-mean), and other networks;
             of several values (threshold=0.02/0.05) the one with the best r2 on other noise is reported. By default all
             denoisers, for images of up to 16 x 16; for larger ones those that take seconds an image.
-        num: number of images per method.
-        steps: number of noise levels, on the paper's grid (of the reference's own schedule).
-        seed: the noise of image k is drawn from seed + k.
-        tuning_seed: the same for the images that options are chosen on; the two must not overlap.
         label: class of a class-conditional reference, a number or null.
         trust_pickle: read weights saved as a pickle.
         skip_single_steps: only whole samples; takes half of the time.

@@ -26,10 +26,7 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
         checkpoint: the network: a folder saved by diffusers, a name of the zoo, or a hub id.
         holdout: a source of images of the same kind that it was not trained on; by default the data's test split (if
             the network has seen that too, give --split all, and a holdout).
-        formulas: closed-form denoisers that may explain it, with their options.
-        minutes: time to spend; how much is measured follows from it.
         fail_if_memorized: exit with code 1 if more than this share of the samples copies a training image.
-        seed: the noise of sample k is drawn from seed + k.
         trust_pickle: read weights saved as a pickle.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/explain-...

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
 from scorelens import __version__, distributed, progress
+from scorelens.analysis import comparison, examination, patch_sizes
+from scorelens.analysis import report_card as card
 from scorelens.cli.app import app
 from scorelens.cli.bench import bench_list, bench_report, bench_run
 from scorelens.cli.calibrate import calibrate
@@ -29,6 +31,7 @@ from scorelens.cli.sample import sample
 from scorelens.cli.sensitivity import sensitivity
 from scorelens.cli.train import train
 from scorelens.denoisers import find_builder
+from scorelens.networks import training
 from scorelens.types import CheckFailedError, ScorelensError
 from scorelens.validation import nearest_name, unknown
 
@@ -42,6 +45,7 @@ class Command:
     data: Literal["flag", "optional", "positional", "none"] = "none"
     first: str = ""  # the parameter that needs no flag, and comes first
     divided: bool = False  # several processes, started by torchrun, may share its work
+    documented: Callable[..., Any] | None = None  # the library's function, whose docstring describes shared parameters
 
 
 COMMANDS = {
@@ -53,20 +57,23 @@ COMMANDS = {
                       data="flag", divided=True),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --model digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
-    "report-card": Command(report_card, "scorelens report-card digits-unet --data digits", data="flag", first="model"),
+    "report-card": Command(report_card, "scorelens report-card digits-unet --data digits", data="flag", first="model",
+                           documented=card.report_card),
     "manipulation": Command(manipulation, "scorelens manipulation --data digits --model digits-unet --pattern I "
                             "--num 4", data="flag"),
     "compare": Command(compare, "scorelens compare --data digits --split train --reference digits-unet --num 32 "
-                       "--model wiener locality:threshold=0.02/0.05", data="flag", divided=True),
+                       "--model wiener locality:threshold=0.02/0.05", data="flag", divided=True,
+                       documented=comparison.compare),
     "calibrate": Command(calibrate, "scorelens calibrate --data digits --split train --reference digits-unet "
-                         "--denoiser ls --num 8", data="flag"),
+                         "--denoiser ls --num 8", data="flag", documented=patch_sizes.prepare_fit),
     "explain": Command(explain, "scorelens explain digits-unet --data digits --minutes 0.2", data="flag",
-                       first="checkpoint"),
+                       first="checkpoint", documented=examination.explain),
     "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names", divided=True),
     "bench list": Command(bench_list, "scorelens bench list"),
     "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
     "app": Command(app, "scorelens app", data="optional"),
-    "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag"),
+    "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag",
+                     documented=training.train),
 }
 DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
 RENAMED = {"--models": "--model", "--denoisers": "--model", "--networks": "--model", "--references": "--reference"}
@@ -192,7 +199,7 @@ def _parser(name: str, argv: list[str]) -> tuple[_Parser, set[str]]:
             group.add_argument("--data", required=command.data == "flag", **where)
         known |= _add_flags(group, load_data, rename=DATA_FLAGS)
     own = parser.add_argument_group("options")
-    known |= _add_flags(own, command.function, first=command.first)
+    known |= _add_flags(own, command.function, first=command.first, documented=command.documented)
     own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
     own.add_argument("-h", "--help", action="store_true", help="show this and exit")
     if "denoiser" in _flags(command.function):
@@ -259,10 +266,12 @@ def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
 
 
 def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
-               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "") -> set[str]:
+               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "",
+               documented: Callable[..., Any] | None = None) -> set[str]:
     """One flag for each parameter: its name, type and default from the signature, its help from the docstring."""
     added = set()
-    hints, helps = get_type_hints(function if inspect.isfunction(function) else function.__init__), _helps(function)
+    hints = get_type_hints(function if inspect.isfunction(function) else function.__init__)
+    helps = {**_helps(documented), **_helps(function)}
     for name, parameter in _flags(function).items():
         hint, default, flag = hints[name], parameter.default, rename.get(name, name)
         told = " ".join(default) if isinstance(default, tuple) else default
@@ -330,7 +339,7 @@ def _summary(function: Callable[..., Any]) -> str:
     return text if text.endswith("?") else text.rstrip(".") + "."
 
 
-def _helps(function: Callable[..., Any]) -> dict[str, str]:
+def _helps(function: Callable[..., Any] | None) -> dict[str, str]:
     """The lines `name: text` below "Args:" of a docstring."""
     _, _, args = (inspect.getdoc(function) or "").partition("Args:\n")
     entries = re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", args, re.MULTILINE)

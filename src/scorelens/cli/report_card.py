@@ -20,9 +20,7 @@ def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Seque
 
     Args:
         model: a network (zoo name, folder saved by diffusers, hub id), or a denoiser with its options.
-        formulas: closed forms to compare with, with their options.
         num: number of held-out images.
-        seed: the noise of image k is drawn from seed + k.
         shown: which of the images the picture shows.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/report-card-...

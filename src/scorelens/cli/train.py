@@ -20,22 +20,6 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
     """Train a reference network on the data; the same command goes on with an interrupted training.
 
     Args:
-        network: unet (no self-attention at all), unet-attention or dit.
-        preset: small (at most 1.5 M parameters, for CPUs) or paper (the paper's sizes and 200 epochs, for GPUs).
-        prediction: what the network is trained to predict, by default the preset's.
-        weighting: multiply the loss at each noise level by alpha^weighting; 0 is plain, and the default is the preset's
-            for v. It moves the weights of v towards those of epsilon, which it reaches at 1.
-        epochs: passes over the data, by default the preset's.
-        minutes: train as many steps as fit in this time, in place of epochs.
-        batch: images per step.
-        learning_rate: of Adam, by default the preset's.
-        dropout: by default the preset's.
-        ema: decay of the averaged weights, by default the preset's.
-        seed: of the initialization, the order of the images and the noise.
-        precision: auto is bfloat16 where the device computes in it, else float32.
-        start: begin with the weights of this network, a name of the zoo or a folder saved by diffusers.
-        snapshots: keep the network also at 1/2, 1/4, ... of the training, so many times.
-        save_seconds: time between checkpoints.
         device: auto, cuda, mps or cpu.
         out: folder of the training; one with the same settings is resumed. By default runs/train-...
     """
