@@ -58,7 +58,7 @@ def test_an_unknown_class_is_answered_with_the_known(class_names: tuple, wanted:
 
 
 def test_a_class_without_images_is_an_error() -> None:
-    with pytest.raises(ScorelensError, match=r"pets: no image of the classes \['fish'\] in the part 'all'"):
+    with pytest.raises(ScorelensError, match=r"pets: no images of the classes \['fish'\] in the split 'all'"):
         only_classes(labelled(("bird", "cat", "dog", "fish")), ["fish"])
 
 

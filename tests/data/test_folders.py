@@ -76,7 +76,7 @@ def test_without_a_test_folder_there_is_no_test_part(source) -> None:
     """An own split is not split again."""
     name = source([f"train/{k}.png" for k in range(20)])
     assert len(load_images(name)) == 20
-    with pytest.raises(ScorelensError, match="the test part is empty"):
+    with pytest.raises(ScorelensError, match="the test split is empty"):
         load_images(name, split="test")
 
 
@@ -91,12 +91,12 @@ def test_without_splits_there_is_a_seeded_one(source) -> None:
 
 
 def test_nothing_there(source) -> None:
-    with pytest.raises(ScorelensError, match=r"pictures.*: no images there \(files ending in .bmp"):
+    with pytest.raises(ScorelensError, match=r"pictures.*: no images found \(files ending in .bmp"):
         load_images(source([".hidden.png"]))
 
 
 def test_an_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(ScorelensError, match=f"folder:{tmp_path}: no images there"):
+    with pytest.raises(ScorelensError, match=f"folder:{tmp_path}: no images found"):
         load_images(f"folder:{tmp_path}")
 
 

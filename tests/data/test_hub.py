@@ -118,7 +118,7 @@ def test_no_images(hub: dict) -> None:
 
 def test_no_part_that_we_know(hub: dict) -> None:
     hub["pets"] = {"validation": rows(0, 3)}
-    with pytest.raises(ScorelensError, match="hf:pets has no part called train or test; its parts: validation"):
+    with pytest.raises(ScorelensError, match="hf:pets has no split named train or test; its splits: validation"):
         load_images("hf:pets")
 
 

@@ -110,8 +110,8 @@ def test_bad_options_are_named(options: dict, message: str) -> None:
     ("cifar", "unknown source 'cifar', did you mean 'cifar10'"),
     ("floder:x", "unknown source 'floder', did you mean 'folder'"),
     ("", "unknown source ''"),
-    ("folder", "the source 'folder' needs something after a colon: folder:PATH"),
-    ("npz:", "the source 'npz' needs something after a colon: npz:PATH"),
+    ("folder", "the source 'folder' needs a path or name after a colon: folder:PATH"),
+    ("npz:", "the source 'npz' needs a path or name after a colon: npz:PATH"),
     ("digits:x", "the source 'digits' takes nothing after a colon, got 'digits:x'"),
 ])
 def test_bad_sources_are_named(source: str, message: str) -> None:

@@ -38,7 +38,7 @@ def test_no_option_moves_an_image_between_the_parts(options: dict) -> None:
 
 @given(count=st.integers(1, 9))
 def test_an_empty_test_part_is_refused(count: int) -> None:
-    with pytest.raises(ScorelensError, match="numbered: the test part is empty"):
+    with pytest.raises(ScorelensError, match="numbered: the test split is empty"):
         seeded_part(numbered(count), "test")
     assert len(seeded_part(numbered(count), "train")) == count
 

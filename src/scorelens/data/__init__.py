@@ -1,4 +1,4 @@
-"""Images in: what can be loaded, and the one container everything reads."""
+"""Image sources, and the container that holds the loaded images."""
 
 from scorelens.data.edits import add_mark
 from scorelens.data.images import ImageSet, to_uint8

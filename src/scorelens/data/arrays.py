@@ -1,4 +1,4 @@
-"""Sources that are arrays already: the embedded digits, and .npz files."""
+"""Array sources: the embedded digits and .npz files."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ DIGIT_NAMES = tuple("0123456789")
 
 
 def load_digits(split: str) -> ImageSet:
-    """Scikit-learn's 1,797 handwritten digits, 8x8, whose grey levels 0 ... 16 become 0 ... 255."""
-    from sklearn.datasets import load_digits as embedded
+    """Scikit-learn's 1,797 handwritten digits, 8x8, with grey levels 0 ... 16 scaled to 0 ... 255."""
+    from sklearn.datasets import load_digits as load_embedded
 
-    found = embedded()
-    pixels = np.rint(found.images * (255 / 16)).astype(np.uint8)[:, None]                 # [N, 1, 8, 8]
-    return seeded_part(ImageSet(pixels, "digits", labels=found.target.astype(np.int64), class_names=DIGIT_NAMES), split)
+    digits = load_embedded()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]                 # [N, 1, 8, 8]
+    labels = digits.target.astype(np.int64)
+    return seeded_part(ImageSet(pixels, "digits", labels=labels, class_names=DIGIT_NAMES), split)
 
 
 def load_npz(source: str, path: Path, split: str) -> ImageSet:
-    """A file of `images`, uint8 [N, H, W] or [N, H, W, C], and perhaps `labels`."""
+    """Load an .npz file: `images`, uint8 [N, H, W] or [N, H, W, C], and optionally `labels`."""
     if not path.is_file():
         raise ScorelensError(f"{source}: there is no file {path}")
     pixels, labels = read_npz(source, path)
@@ -36,7 +37,7 @@ def load_npz(source: str, path: Path, split: str) -> ImageSet:
 
 
 def read_npz(source: str, path: Path) -> Labelled:
-    """The images and labels of an .npz file, channels first; nothing is unpickled."""
+    """The images, channels first, and labels of an .npz file; pickles are refused."""
     arrays = _npz_arrays(source, path)
     if "images" not in arrays:
         raise ScorelensError(f"{source}: {path} has no array named 'images'")
@@ -45,17 +46,17 @@ def read_npz(source: str, path: Path) -> Labelled:
 
 
 def channels_first(images: UInt8[np.ndarray, "n h w c"]) -> UInt8[np.ndarray, "n c h w"]:
-    """As everything else here wants them, contiguous."""
+    """A contiguous copy with channels first."""
     return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
 
 
 def _npz_arrays(source: str, path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
-            found = np.load(file, allow_pickle=False)
-            if isinstance(found, np.ndarray):
+            archive = np.load(file, allow_pickle=False)
+            if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array; save it with np.savez(path, images=array)")
-            return {key: found[key] for key in ("images", "labels") if key in found}
+            return {key: archive[key] for key in ("images", "labels") if key in archive}
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ScorelensError(f"{source}: {path} cannot be read as .npz: {error}") from error
 

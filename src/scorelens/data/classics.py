@@ -1,4 +1,4 @@
-"""MNIST, Fashion-MNIST and CIFAR-10, from the files that torchvision lays out; torchvision itself only downloads."""
+"""MNIST, Fashion-MNIST and CIFAR-10 in torchvision's layout, and CIFAR-10 as .npz files."""
 
 from __future__ import annotations
 
@@ -18,26 +18,19 @@ from scorelens.types import ScorelensError
 
 FASHION_NAMES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-UBYTE = 8  # the idx format's code for the type of its values
-
-
-def load_mnist(root: Path, split: str, download: bool) -> ImageSet:
-    """ROOT/MNIST/raw"""
-    return _load_idx("mnist", "MNIST", DIGIT_NAMES, root, split, download)
-
-
-def load_fashion_mnist(root: Path, split: str, download: bool) -> ImageSet:
-    """ROOT/FashionMNIST/raw"""
-    return _load_idx("fashion-mnist", "FashionMNIST", FASHION_NAMES, root, split, download)
+MNISTS = {"mnist": ("MNIST", DIGIT_NAMES), "fashion-mnist": ("FashionMNIST", FASHION_NAMES)}
+UBYTE = 8  # type code of uint8 in the idx format
 
 
 def load_cifar10(root: Path, split: str, download: bool) -> ImageSet:
-    """ROOT/cifar10/{train,test}.npz where they are, else torchvision's copy, whose checksums torchvision checks."""
-    pixels, labels = _parts(lambda part: _read_cifar10(root, part, download), split)
+    """Load ROOT/cifar10/{train,test}.npz if it exists, else torchvision's copy, which verifies its checksums."""
+    pixels, labels = _read_split(lambda part: _read_cifar10(root, part, download), split)
     return ImageSet(pixels, "cifar10", split, labels, CIFAR_NAMES)
 
 
-def _load_idx(name: str, kind: str, class_names: tuple[str, ...], root: Path, split: str, download: bool) -> ImageSet:
+def load_mnist(name: str, root: Path, split: str, download: bool) -> ImageSet:
+    """Load ROOT/MNIST/raw or ROOT/FashionMNIST/raw; `name` is a key of MNISTS."""
+    kind, class_names = MNISTS[name]
     raw = root / kind / "raw"
 
     def read(part: str) -> Labelled:
@@ -48,7 +41,7 @@ def _load_idx(name: str, kind: str, class_names: tuple[str, ...], root: Path, sp
 
     if download and not _is_complete(raw):
         _torchvision_dataset(name, kind, root, train=True, download=True)
-    pixels, labels = _parts(read, split)
+    pixels, labels = _read_split(read, split)
     return ImageSet(pixels, name, split, labels, class_names)
 
 
@@ -57,8 +50,8 @@ def _is_complete(raw: Path) -> bool:
     return all((raw / file).exists() or (raw / f"{file}.gz").exists() for file in files)
 
 
-def _parts(read: Callable[[str], Labelled], split: str) -> Labelled:
-    """The part asked for; "all" is the training part, then the test part."""
+def _read_split(read: Callable[[str], Labelled], split: str) -> Labelled:
+    """Read one split; "all" is train followed by test."""
     if split != "all":
         return read(split)
     (pixels, labels), (test_pixels, test_labels) = read("train"), read("test")
@@ -70,12 +63,12 @@ def _idx_file(name: str, raw: Path, file: str) -> Path:
     for path in (raw / file, raw / f"{file}.gz"):
         if path.exists():
             return path
-    raise ScorelensError(f"{name}: there is no {raw / file} (or .gz); point --root at the folder that holds "
+    raise ScorelensError(f"{name}: there is no {raw / file} (or .gz); point --root to the folder that holds "
                          f"{raw.parent.name}, or fetch it with download=True")
 
 
 def _read_idx(path: Path, ndim: int) -> UInt8[np.ndarray, ...]:
-    """The idx format: two zeros, the values' type, the number of axes, each axis as a big-endian int32, the values."""
+    """Read an idx file: two zero bytes, type code, number of axes, each axis as a big-endian int32, then the values."""
     try:
         data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -83,8 +76,8 @@ def _read_idx(path: Path, ndim: int) -> UInt8[np.ndarray, ...]:
     start = 4 + 4 * ndim
     shape = [int.from_bytes(data[at:at + 4], "big") for at in range(4, start, 4)]
     if data[:4] != bytes([0, 0, UBYTE, ndim]) or len(data) != start + math.prod(shape):
-        raise ScorelensError(f"{path} is damaged: not the idx file of {ndim} axes that its name promises")
-    return np.frombuffer(bytearray(data), np.uint8, offset=start).reshape(shape)  # bytearray: torch wants to write
+        raise ScorelensError(f"{path} is damaged: it is not an idx file with {ndim} axes")
+    return np.frombuffer(bytearray(data), np.uint8, offset=start).reshape(shape)  # bytearray: writable, for torch
 
 
 def _read_cifar10(root: Path, part: str, download: bool) -> Labelled:
@@ -92,18 +85,18 @@ def _read_cifar10(root: Path, part: str, download: bool) -> Labelled:
     if path.exists():
         return read_npz("cifar10", path)
     if not (download or batches.exists()):
-        raise ScorelensError(f"cifar10: there is neither {path} nor {batches}; point --root at the folder that holds "
+        raise ScorelensError(f"cifar10: there is neither {path} nor {batches}; point --root to the folder that holds "
                              "one of them, or fetch the latter with download=True")
-    found = _torchvision_dataset("cifar10", "CIFAR10", root, train=part == "train", download=download)
-    return channels_first(found.data), np.asarray(found.targets, np.int64)
+    dataset = _torchvision_dataset("cifar10", "CIFAR10", root, train=part == "train", download=download)
+    return channels_first(dataset.data), np.asarray(dataset.targets, np.int64)
 
 
 def _torchvision_dataset(name: str, kind: str, root: Path, train: bool, download: bool) -> Any:
     try:
         from torchvision import datasets
-    except Exception as error:  # its PyPI build beside a CPU-only torch fails with a RuntimeError
-        raise ScorelensError(f"{name}: torchvision is needed here and cannot be imported ({error}); install the extra "
-                             "scorelens[torchvision], built for your torch, or place the files by hand") from error
+    except Exception as error:  # the PyPI build raises RuntimeError next to a CPU-only torch
+        raise ScorelensError(f"{name}: torchvision is required but cannot be imported ({error}); install the extra "
+                             "scorelens[torchvision], built for your torch, or copy the files by hand") from error
     try:
         return getattr(datasets, kind)(root, train=train, download=download)
     except (OSError, RuntimeError) as error:

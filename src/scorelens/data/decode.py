@@ -1,4 +1,4 @@
-"""One image file to pixels, with Pillow."""
+"""Decode one image file with Pillow."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from jaxtyping import UInt8
 from scorelens.data.resize import resize, to_channels
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-GREY_MODES = ("1", "L", "LA")  # besides those of 16 bits, whose names begin with "I"
+GREY_MODES = ("1", "L", "LA")  # and the 16-bit modes, which begin with "I"
 
 
 @dataclass(frozen=True)
 class Decoding:
-    """How image files become pixels."""
+    """How to decode image files."""
 
-    size: tuple[int, int] | None = None  # (H, W); None keeps the files' own size
-    channels: int | None = None  # None: 1 where all files are grey, else 3
+    size: tuple[int, int] | None = None  # (H, W); None keeps the size of the files
+    channels: int | None = None  # None: 1 if all files are grey, else 3
     skip_bad: bool = False
 
 
 class Undecodable(ValueError):
-    """A file that holds no image that we can read."""
+    """A file that cannot be decoded as an image."""
 
 
 @contextmanager
 def undecodable() -> Iterator[None]:
-    """Broken files make readers and Pillow's decoders raise almost anything; within this block it is one error."""
+    """Turn any exception into Undecodable: broken files make Pillow's decoders raise almost anything."""
     try:
         yield
     except Exception as error:
@@ -42,7 +42,7 @@ def undecodable() -> Iterator[None]:
 
 @contextmanager
 def bombs_as_errors() -> Iterator[None]:
-    """A file of absurd dimensions, of which Pillow only warns, is refused within this block, in all threads."""
+    """Make Pillow's warning about huge images (decompression bombs) an error, in all threads."""
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -51,7 +51,7 @@ def bombs_as_errors() -> Iterator[None]:
 
 
 def decode(data: bytes, size: tuple[int, int] | None, channels: int) -> UInt8[np.ndarray, "c h w"]:
-    """The first frame, upright, without its alpha."""
+    """The first frame, rotated upright as its EXIF says, without alpha."""
     from PIL import Image, ImageOps
 
     with undecodable(), Image.open(io.BytesIO(data)) as image:
@@ -63,7 +63,7 @@ def decode(data: bytes, size: tuple[int, int] | None, channels: int) -> UInt8[np
 
 
 def has_colour(data: bytes) -> bool:
-    """Whether the file's header speaks of colour; a palette counts, even one of greys."""
+    """Whether the header declares a colour mode; any palette counts as colour."""
     from PIL import Image
 
     with undecodable(), Image.open(io.BytesIO(data)) as image:
@@ -75,7 +75,7 @@ def _pixels(image: Any) -> UInt8[np.ndarray, "c h w"]:
         return _from_16_bits(np.asarray(image))[None]
     if image.mode == "F":
         raise Undecodable("floating-point pixels have no known range")
-    image.info.pop("transparency", None)  # Pillow warns that it will be lost; it shall be
+    image.info.pop("transparency", None)  # dropped on purpose; Pillow would warn
     if _is_grey(image.mode):
         return np.asarray(image.convert("L"))[None]
     return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
@@ -86,7 +86,7 @@ def _is_grey(mode: str) -> bool:
 
 
 def _from_16_bits(values: np.ndarray) -> np.ndarray:
-    """0 ... 65535 to 0 ... 255, rounded; Pillow's own conversion would clip."""
+    """Scale 0 ... 65535 to 0 ... 255, rounded; Pillow's own conversion would clip."""
     if values.min() < 0 or values.max() > 65535:
         raise Undecodable("32-bit pixels have no known range")
     return ((values.astype(np.int64) + 128) // 257).astype(np.uint8)

@@ -1,4 +1,4 @@
-"""Datasets of the Hugging Face hub (extra `hf`): their image rows are read like the files of a folder."""
+"""Hugging Face datasets (extra `hf`): rows are read like the image files of a folder."""
 
 from __future__ import annotations
 
@@ -17,34 +17,31 @@ from scorelens.types import ScorelensError
 
 
 def load_hub(source: str, name: str, split: str, decoding: Decoding) -> ImageSet:
-    """The images of a hub dataset, downloaded by `datasets` where it does not have them yet."""
-    datasets = _import_datasets(source)
+    """Load the images of a hub dataset; the package `datasets` downloads and caches it."""
+    try:
+        import datasets
+    except ImportError as error:
+        raise ScorelensError(f"{source} needs the package `datasets`; install the extra scorelens[hf]") from error
     parts = _fetch(source, name, datasets)
     features = next(iter(parts.values())).features
     image, label = _column(features, datasets.Image), _column(features, datasets.ClassLabel)
     if image is None:
         raise ScorelensError(f"{source} has no column of images; its columns: {', '.join(features)}")
-    files = Files(source, _names(parts), _reader(parts, image, datasets), _test_part(parts), *_labels(parts, label))
+    names = tuple(f"{part}/{row}" for part, rows in parts.items() for row in range(len(rows)))
+    test = np.array([name.startswith("test/") for name in names]) if "test" in parts else seeded_test(len(names))
+    files = Files(source, names, _reader(parts, image, datasets), test, *_labels(parts, label))
     return load_files(files, split, decoding)
 
 
-def _import_datasets(source: str) -> ModuleType:
-    try:
-        import datasets
-    except ImportError as error:
-        raise ScorelensError(f"{source} needs the package `datasets`; install the extra scorelens[hf]") from error
-    return datasets
-
-
 def _fetch(source: str, name: str, datasets: ModuleType) -> dict[str, Any]:
-    """The train and test parts, as far as the dataset has them."""
+    """The train and test splits that the dataset has."""
     try:
-        found = datasets.load_dataset(name)
-    except Exception as error:  # of many kinds: no such name, no network, a missing config, damaged files
+        dataset = datasets.load_dataset(name)
+    except Exception as error:  # unknown name, no network, missing config, damaged files, ...
         raise ScorelensError(f"{source} cannot be loaded: {(str(error) or repr(error)).splitlines()[0]}") from error
-    parts = {part: found[part] for part in ("train", "test") if part in found}
+    parts = {part: dataset[part] for part in ("train", "test") if part in dataset}  # train first
     if not parts:
-        raise ScorelensError(f"{source} has no part called train or test; its parts: {', '.join(found)}")
+        raise ScorelensError(f"{source} has no split named train or test; its splits: {', '.join(dataset)}")
     return parts
 
 
@@ -52,21 +49,11 @@ def _column(features: dict[str, Any], kind: type) -> str | None:
     return next((name for name, feature in features.items() if isinstance(feature, kind)), None)
 
 
-def _names(parts: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(f"{part}/{row}" for part, rows in parts.items() for row in range(len(rows)))
-
-
 def _labels(parts: dict[str, Any], column: str | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
     if column is None:
         return None, ()
     labels = [np.asarray(rows[column][:], np.int64) for rows in parts.values()]
     return np.concatenate(labels), tuple(next(iter(parts.values())).features[column].names)
-
-
-def _test_part(parts: dict[str, Any]) -> np.ndarray:
-    if "test" not in parts:
-        return seeded_test(len(parts["train"]))
-    return np.concatenate([np.full(len(rows), part == "test") for part, rows in parts.items()])
 
 
 def _reader(parts: dict[str, Any], column: str, datasets: ModuleType) -> Callable[[str], bytes]:

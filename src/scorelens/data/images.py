@@ -1,6 +1,6 @@
 """ImageSet: the training images that everything is derived from, uint8 [N, C, H, W] in memory or memory-mapped.
 
-Edited images that leave the range of bytes are float32 in place of uint8, in units of [-1, 1] and perhaps beyond.
+Images edited beyond the range of bytes are float32, on the scale of [-1, 1] but not clipped to it.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ from scorelens.types import ScorelensError, Shape
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Images as they were stored, with everything needed to name them again. Never changed in place."""
+    """Images as stored, with the metadata needed to load them again. Immutable."""
 
-    pixels: np.ndarray  # uint8 [N, C, H, W], perhaps a memmap; or float32 around [-1, 1]
+    pixels: np.ndarray  # uint8 [N, C, H, W], possibly a memmap; or float32 on the scale of [-1, 1]
     name: str
     split: str = "all"
     labels: np.ndarray | None = None  # int64 [N]
     class_names: tuple[str, ...] = ()
-    record: Mapping[str, Any] = field(default_factory=dict)  # how it was made: limit, seed, files skipped, ...
-    _computed: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    record: Mapping[str, Any] = field(default_factory=dict)  # how the set was made: limit, seed, skipped files, ...
 
     def __post_init__(self) -> None:
         if self.pixels.dtype not in (np.uint8, np.float32) or self.pixels.ndim != 4:
@@ -55,7 +54,7 @@ class ImageSet:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the content (shape, pixels, labels), whatever the name."""
+        """Hash of the content (shape, pixels, labels), independent of the name."""
         digest = hashlib.sha256(repr((self.pixels.shape, self.labels is not None)).encode())
         for start in range(0, len(self), 4096):
             digest.update(np.ascontiguousarray(self.pixels[start:start + 4096]).data)
@@ -65,28 +64,29 @@ class ImageSet:
 
     def chunks(self, size: int = 1024, *, dtype: torch.dtype = torch.float32,
                device: torch.device | str = "cpu", reuse: bool = False) -> Iterator[Tensor]:
-        """The images in order, `size` at a time, as floats in [-1, 1].
+        """Yield the images in order, `size` at a time, as floats in [-1, 1].
 
-        With `reuse` every chunk is written into the same memory (fresh pages cost more than the conversion): it is
-        valid until the next one is asked for.
+        With `reuse` all chunks share one buffer (allocating costs more than converting), so that each is valid only
+        until the next.
         """
         buffer = torch.empty((min(size, len(self)), *self.shape), dtype=dtype, device=device) if reuse else None
         for start in range(0, len(self), size):
-            stop = min(start + size, len(self))
-            out = torch.empty((stop - start, *self.shape), dtype=dtype, device=device) if buffer is None else buffer
-            yield to_floats(self.raw(start, stop), out[:stop - start])
+            raw = self.raw(start, start + size)
+            out = torch.empty(raw.shape, dtype=dtype, device=device) if buffer is None else buffer[:len(raw)]
+            yield to_floats(raw, out)
 
     def raw(self, start: int, stop: int) -> Tensor:
-        """Images start ... stop - 1 as they are stored, uint8 or float32 [n, C, H, W]."""
+        """Images start ... stop - 1 as stored, uint8 or float32 [n, C, H, W]."""
         return _tensor(self.pixels[start:stop])
 
     def centre(self) -> np.ndarray:
-        """The mean image, rounded to pixel values, uint8 [C, H, W]: subtracting it loses no digits. Under torchrun all
-        processes must call it together, the first time."""
-        if "centre" not in self._computed:
-            self._computed["centre"] = self._rounded_mean()
-        return self._computed["centre"]
+        """The mean image rounded to uint8 [C, H, W], so that subtracting it is exact.
 
+        The first call is collective: under torchrun, all processes must make it.
+        """
+        return self._rounded_mean
+
+    @cached_property
     def _rounded_mean(self) -> np.ndarray:
         own, group = self.shard(), distributed.group(len(self))
         total = sum((own.pixels[start:start + 4096].sum(0, dtype=np.float64) for start in range(0, len(own), 4096)),
@@ -97,41 +97,42 @@ class ImageSet:
 
     def __getitem__(self, index: int | slice | Sequence[int] | np.ndarray | Tensor) -> Tensor:
         """Float32 images in [-1, 1]: [C, H, W] for one index, [n, C, H, W] for several."""
-        chosen = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
-        return to_floats(_tensor(chosen), torch.empty(chosen.shape))
+        pixels = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
+        return to_floats(_tensor(pixels), torch.empty(pixels.shape))
 
     def subset(self, indices: Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
-        """Only these images, in this order."""
+        """The images at these indices, in this order."""
         indices = np.asarray(indices, dtype=np.int64)
         return replace(self, pixels=self.pixels[indices], record={**self.record, **record},
                        labels=None if self.labels is None else self.labels[indices])
 
     def part(self, rows: range) -> ImageSet:
-        """These neighbouring images: a slice, which copies nothing."""
-        cut = slice(rows.start, rows.stop)
-        return replace(self, pixels=self.pixels[cut], labels=None if self.labels is None else self.labels[cut])
+        """A contiguous range of the images, as a view."""
+        view = slice(rows.start, rows.stop)
+        return replace(self, pixels=self.pixels[view], labels=None if self.labels is None else self.labels[view])
 
     def shard(self) -> ImageSet:
-        """The images of this process under torchrun; all of them in a single process."""
+        """This process's images under torchrun; all images in a single process."""
         return self.part(distributed.group(len(self)).shard(len(self)))
 
     def describe(self) -> dict[str, Any]:
-        """What a run's record says about its data."""
+        """What a run records about its data."""
         return {"name": self.name, "split": self.split, "count": len(self), "shape": list(self.shape),
                 "fingerprint": self.fingerprint, **self.record}
 
 
 def to_floats(raw: Tensor, out: Tensor, zero: float | Tensor = 127.5) -> Tensor:
-    """Pixels as floats, in `out`; the byte `zero` becomes 0 (127.5: images in [-1, 1])."""
+    """Convert pixels to floats in `out`; the byte value `zero` maps to 0 (127.5 gives images in [-1, 1])."""
     if raw.is_floating_point():
         return out.copy_(raw.to(out.device)).sub_((zero - 127.5) / 127.5)
-    return out.copy_(raw.to(out.device)).sub_(zero).div_(127.5)  # bytes travel, then one rounding: u - zero is exact
+    return out.copy_(raw.to(out.device)).sub_(zero).div_(127.5)  # moves bytes to the device; u - zero is exact
 
 
 def _tensor(pixels: np.ndarray) -> Tensor:
+    """The pixels as a tensor, without a copy if they are writeable (torch warns about read-only memory)."""
     return torch.from_numpy(pixels if pixels.flags.writeable else pixels.copy())
 
 
 def to_uint8(x: Tensor) -> np.ndarray:
-    """Images in [-1, 1] as uint8, clipped and rounded: the inverse of `ImageSet.chunks`."""
+    """Convert images in [-1, 1] to uint8, rounded and clipped: the inverse of `ImageSet.chunks`."""
     return x.detach().cpu().float().mul(127.5).add(127.5).round().clamp(0, 255).to(torch.uint8).numpy()

@@ -1,7 +1,7 @@
 """Dead leaves: random overlapping discs, the classic model of natural image statistics (Lee, Mumford & Huang 2001).
 
-Discs fall on each other until nothing shows through. Their radii follow the power law p(r) ~ r^-3, the one under which
-the pictures look alike at every scale; edges, occlusion and a power spectrum close to 1/f^2 follow from it.
+Discs are stacked until they cover the image. Their radii follow p(r) ~ r^-3, which makes the statistics
+scale-invariant, with edges, occlusion and a power spectrum close to 1/f^2.
 """
 
 from __future__ import annotations
@@ -15,43 +15,34 @@ from scorelens.data.array_cache import cached_path, new_array, open_array
 from scorelens.data.images import ImageSet
 from scorelens.progress import track
 
-Generators = list[np.random.Generator]  # one for each picture
+Generators = list[np.random.Generator]  # one per image
 Draws = Float64[np.ndarray, "n discs"]
 
-RADII = (1 / 16, 1.0)  # the smallest and the largest radius, as fractions of sqrt(H * W)
-DISCS = 64  # drawn at a time for each image that still has holes
-BATCH_PIXELS = 2**15  # pixels painted together: a float32 for each of them and each of DISCS is held at a time
+RADII = (1 / 16, 1.0)  # smallest and largest radius, as fractions of sqrt(H * W)
+DISCS = 64  # drawn at a time for each image that is not covered yet
+BATCH_PIXELS = 2**15  # pixels painted together; memory holds one float32 per pixel and disc
 DEFAULT_COUNT = {"all": 10_000, "train": 9_000, "test": 1_000}
-CACHED_FROM = 2_000  # images; fewer are rendered in less time than a file is worth
-CACHE_VERSION = 1  # part of the key: raise it when the same seed shall give other pictures
+CACHED_FROM = 2_000  # images; fewer are not worth a file
+CACHE_VERSION = 1  # part of the key: increase it when the same seed gives different images
 
 
 def dead_leaves(count: int, size: tuple[int, int] = (32, 32), channels: int = 3,
                 seed: int = 0) -> UInt8[np.ndarray, "n c h w"]:
-    """`count` pictures; number k depends on (seed, k, size, channels) only, not on the others."""
-    pixels = np.empty((count, channels, *size), np.uint8)
-    _render_all(pixels, np.arange(count), seed)
-    return pixels
+    """Render `count` images; image k depends only on (seed, k, size, channels)."""
+    return _render_all(np.empty((count, channels, *size), np.uint8), np.arange(count), seed)
 
 
 def load_leaves(split: str, count: int | None, size: tuple[int, int], channels: int, seed: int) -> ImageSet:
-    """The first `count` pictures of the endless sequence, or of its training or test part (every tenth is a test)."""
-    numbers = _numbers(split, count or DEFAULT_COUNT[split])
-    shape = (len(numbers), channels, *size)
-    return ImageSet(_pixels(numbers, shape, seed), "leaves", split, record={"seed": seed})
+    """The first `count` images of a split of the infinite sequence, in which every tenth is a test image."""
+    k = np.arange(count or DEFAULT_COUNT[split])
+    numbers = {"all": k, "train": k + k // 9, "test": 10 * k + 9}[split]
+    return ImageSet(_pixels(numbers, (len(k), channels, *size), seed), "leaves", split, record={"seed": seed})
 
 
-def _numbers(split: str, count: int) -> Int[np.ndarray, " n"]:
-    k = np.arange(count)
-    return {"all": k, "train": k + k // 9, "test": 10 * k + 9}[split]
-
-
-def _pixels(numbers: np.ndarray, shape: tuple[int, ...], seed: int) -> UInt8[np.ndarray, "n c h w"]:
-    """From the cache, where there are many."""
+def _pixels(numbers: Int[np.ndarray, " n"], shape: tuple[int, ...], seed: int) -> UInt8[np.ndarray, "n c h w"]:
+    """Render the images with these numbers, through the cache if there are many."""
     if len(numbers) < CACHED_FROM:
-        pixels = np.empty(shape, np.uint8)
-        _render_all(pixels, numbers, seed)
-        return pixels
+        return _render_all(np.empty(shape, np.uint8), numbers, seed)
     recipe = repr((CACHE_VERSION, np.__version__, RADII, DISCS, numbers[:10].tolist(), shape, seed))
     path = cached_path(f"leaves-{hashlib.sha256(recipe.encode()).hexdigest()}")
     if not path.exists():
@@ -60,19 +51,21 @@ def _pixels(numbers: np.ndarray, shape: tuple[int, ...], seed: int) -> UInt8[np.
     return open_array(path)
 
 
-def _render_all(pixels: UInt8[np.ndarray, "n c h w"], numbers: Int[np.ndarray, " n"], seed: int) -> None:
-    """Picture number numbers[i] into pixels[i]."""
+def _render_all(pixels: UInt8[np.ndarray, "n c h w"], numbers: Int[np.ndarray, " n"],
+                seed: int) -> UInt8[np.ndarray, "n c h w"]:
+    """Render image number numbers[i] into pixels[i], and return pixels."""
     _, channels, *size = pixels.shape
     batch = max(1, BATCH_PIXELS // (size[0] * size[1]))
     for start in track(range(0, len(numbers), batch), "rendering leaves", unit="batch"):
         generators = [np.random.default_rng([seed, number]) for number in numbers[start:start + batch]]
         pixels[start:start + batch] = _render(generators, channels, *size)
+    return pixels
 
 
 def _render(generators: Generators, channels: int, height: int, width: int) -> UInt8[np.ndarray, "n c h w"]:
-    """One picture for each generator, painted front to back: a pixel keeps the first disc that covers it."""
+    """One image per generator, painted front to back: each pixel keeps the first disc that covers it."""
     painted = np.empty((len(generators), height, width, channels), np.uint8)
-    image, row, column = np.indices(painted.shape[:3]).reshape(3, -1)                        # the P bare pixels
+    image, row, column = np.indices(painted.shape[:3]).reshape(3, -1)                        # the P uncovered pixels
     while len(image):
         unfinished, image_index = np.unique(image, return_inverse=True)
         y, x, colour = _draw([generators[i] for i in unfinished], channels, height, width)
@@ -86,14 +79,14 @@ def _render(generators: Generators, channels: int, height: int, width: int) -> U
 
 def _draw(generators: Generators, channels: int, height: int, width: int) -> tuple[
         Float32[np.ndarray, "n h discs"], Float32[np.ndarray, "n w discs"], UInt8[np.ndarray, "n discs c"]]:
-    """The next DISCS of each picture: squared distances of all rows and columns to the centres, in radii; colours."""
+    """Draw DISCS discs per image: squared distances of rows and columns to the centres, in radii, and colours."""
     u = np.stack([g.random((3, DISCS)) for g in generators])                                 # [n, 3, DISCS]
     colour = np.stack([g.integers(0, 256, (DISCS, channels), np.uint8) for g in generators])
     smallest, largest = (fraction * np.sqrt(height * width) for fraction in RADII)
     radius = (smallest**-2 - u[:, 0] * (smallest**-2 - largest**-2)) ** -0.5                 # p(r) ~ r^-3
     y = _squared_distances(height, u[:, 1] * (height + 2 * largest) - largest, radius)
     x = _squared_distances(width, u[:, 2] * (width + 2 * largest) - largest, radius)
-    return y, x, colour  # the margin of the largest radius makes the borders like the middle
+    return y, x, colour  # centres reach one largest radius outside, so that borders look like the centre
 
 
 def _squared_distances(length: int, centre: Draws, radius: Draws) -> Float32[np.ndarray, "n l discs"]:

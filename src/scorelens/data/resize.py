@@ -1,4 +1,4 @@
-"""Other sizes and channels for uint8 images."""
+"""Resize uint8 images and convert their channels."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch.nn.functional import interpolate
 
 from scorelens.types import ScorelensError
 
-LUMA = (0.299, 0.587, 0.114)  # Rec. 601, as Pillow and torchvision weigh red, green and blue
-CHUNK = 1024  # images that are floats at the same time
+LUMA = (0.299, 0.587, 0.114)  # Rec. 601 weights of red, green and blue, as in Pillow and torchvision
+CHUNK = 1024  # images converted to floats at a time
 
 
 def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8[np.ndarray, "n c h2 w2"]:
-    """Scaled (antialiased bicubic, aspect ratio kept) until they cover `size` = (H, W), then cropped at the centre."""
+    """Scale images (antialiased bicubic, aspect ratio kept) to cover `size` = (H, W), then crop the centre."""
     if pixels.shape[2:] == size:
         return pixels
     resized = np.empty((*pixels.shape[:2], *size), np.uint8)
@@ -24,15 +24,15 @@ def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8
 
 
 def to_channels(pixels: UInt8[np.ndarray, "n c h w"], channels: int) -> UInt8[np.ndarray, "n c2 h w"]:
-    """Grey images repeated to RGB, RGB images weighed to their luma."""
+    """Convert grey to RGB by repeating the channel, or RGB to grey by luma."""
     if pixels.shape[1] == channels:
         return pixels
     if (pixels.shape[1], channels) == (1, 3):
         return np.repeat(pixels, 3, axis=1)
     if (pixels.shape[1], channels) == (3, 1):
         return np.concatenate([_luma(pixels[start:start + CHUNK]) for start in range(0, len(pixels), CHUNK)])
-    raise ScorelensError(f"images of {pixels.shape[1]} channels cannot become images of {channels}; channels goes "
-                         "between 1 (grayscale) and 3 (rgb)")
+    raise ScorelensError(f"images of {pixels.shape[1]} channels cannot become images of {channels}; only 1 "
+                         "(grayscale) and 3 (rgb) can be converted to each other")
 
 
 def _resize_chunk(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:

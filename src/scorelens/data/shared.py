@@ -1,6 +1,6 @@
-"""Images for several processes: one of a machine's loads them, and all map its file into memory.
+"""Images shared by several processes: one process per node loads them, and all memory-map the same file.
 
-What a process never reads of the file, it does not hold; what several read, the machine holds once.
+Pages that a process never reads take no memory; pages that several read are in memory once per node.
 """
 
 from __future__ import annotations
@@ -20,40 +20,38 @@ from scorelens.types import ScorelensError
 
 @dataclass(frozen=True)
 class Mapped:
-    """An ImageSet whose pixels are rows of a file."""
+    """An ImageSet whose pixels are rows of an .npy file."""
 
     path: Path
     rows: slice
-    others: dict[str, Any]  # its fields but for the pixels
+    metadata: dict[str, Any]  # all fields of the ImageSet except the pixels
     fingerprint: str
-
-    def open(self) -> ImageSet:
-        images = ImageSet(open_array(self.path)[self.rows], **self.others)
-        vars(images)["fingerprint"] = self.fingerprint  # known: a pass over all images is spared
-        return images
 
 
 def shared(load: Callable[[], ImageSet]) -> ImageSet:
-    """What `load` returns, its pixels memory-mapped where several processes need them."""
+    """The result of `load`; with several processes, each node loads once and memory-maps the pixels."""
     world = distributed.world()
     if world.size == 1:
         return load()
-    found = world.once_per_node(lambda: _mapped(load()))
-    if len({each.fingerprint for each in found.values()}) > 1:
-        raise ScorelensError(f"{found[0].others['name']}: the machines hold different images under this name")
-    return found[world.node].open()
+    by_node = world.once_per_node(lambda: _mapped(load()))
+    if len({mapped.fingerprint for mapped in by_node.values()}) > 1:
+        raise ScorelensError(f"{by_node[0].metadata['name']}: the machines hold different images under this name")
+    mapped = by_node[world.node]
+    images = ImageSet(open_array(mapped.path)[mapped.rows], **mapped.metadata)
+    vars(images)["fingerprint"] = mapped.fingerprint  # sets the cached property; hashing would read every image
+    return images
 
 
 def _mapped(images: ImageSet) -> Mapped:
-    """Where the pixels are mapped from already, or a file in the cache, written for this."""
-    names = [field.name for field in fields(images) if field.init and field.name != "pixels"]
-    others = {name: getattr(images, name) for name in names}
-    whole = images.pixels
+    """The file the pixels are already mapped from, or else a new file in the cache."""
+    pixels, fingerprint = images.pixels, images.fingerprint
+    metadata = {field.name: getattr(images, field.name) for field in fields(images) if field.name != "pixels"}
+    whole = pixels
     while isinstance(whole.base, np.memmap):
         whole = whole.base
-    if isinstance(whole, np.memmap) and images.pixels.flags.c_contiguous and whole.shape[1:] == images.pixels.shape[1:]:
-        first = (images.pixels.ctypes.data - whole.ctypes.data) // whole.strides[0]
-        return Mapped(Path(str(whole.filename)), slice(first, first + len(images)), others, images.fingerprint)
-    path = cached_path(f"shared-{images.fingerprint}")
-    keep_array(path, images.pixels)
-    return Mapped(path, slice(0, len(images)), others, images.fingerprint)
+    if isinstance(whole, np.memmap) and pixels.flags.c_contiguous and whole.shape[1:] == pixels.shape[1:]:
+        first = (pixels.ctypes.data - whole.ctypes.data) // whole.strides[0]
+        return Mapped(Path(str(whole.filename)), slice(first, first + len(images)), metadata, fingerprint)
+    path = cached_path(f"shared-{fingerprint}")
+    keep_array(path, pixels)
+    return Mapped(path, slice(0, len(images)), metadata, fingerprint)

@@ -1,4 +1,4 @@
-"""What can be loaded, by name, and the options that all sources share."""
+"""The registry of image sources, and `load_images` with the options that all of them share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from scorelens.data.arrays import load_digits, load_npz
-from scorelens.data.classics import load_cifar10, load_fashion_mnist, load_mnist
+from scorelens.data.classics import load_cifar10, load_mnist
 from scorelens.data.decode import Decoding
 from scorelens.data.edits import check_draw, limited, only_classes, with_flips
 from scorelens.data.folders import load_folder, load_zip
@@ -17,7 +17,7 @@ from scorelens.data.images import ImageSet
 from scorelens.data.leaves import load_leaves
 from scorelens.data.resize import resize, to_channels
 from scorelens.data.shared import shared
-from scorelens.data.splits import check_split
+from scorelens.data.splits import SPLITS
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
@@ -26,10 +26,10 @@ CHANNELS = {"1": 1, "grayscale": 1, "3": 3, "rgb": 3}
 
 @dataclass(frozen=True)
 class Request:
-    """What a source's loader is told: the options of `load_images`, checked."""
+    """The options of `load_images`, checked, for the loader of a source."""
 
     source: str  # as the user wrote it
-    place: str  # the root folder, or what follows the colon
+    location: str  # the root folder, or the path or name after the colon
     split: str
     limit: int | None
     seed: int
@@ -38,22 +38,22 @@ class Request:
 
     @property
     def path(self) -> Path:
-        return Path(self.place).expanduser()
+        return Path(self.location).expanduser()
 
 
 @dataclass(frozen=True)
 class Source:
-    """One entry of the registry."""
+    """An entry of the registry."""
 
     load: Callable[[Request], ImageSet]
     about: str
-    split: str = "train"  # loaded where the user names none
-    needs: str = ""  # "root": the folder of datasets; "path": something after the colon
-    get: str = ""  # where it comes from and how it is laid out
+    split: str = "train"  # the default
+    needs: str = ""  # "root": a folder of datasets; "path": a path or name after the colon
+    get: str = ""  # where to get it and its layout on disk
 
 
 def _under_root(folder: str) -> Callable[[Request], ImageSet]:
-    """A loader of the image folder ROOT/folder, whose absence is answered with the way to get it."""
+    """A loader of the image folder ROOT/folder; if it is missing, the error says where to get it."""
     def load(r: Request) -> ImageSet:
         if not (r.path / folder).exists():
             raise ScorelensError(f"{r.source}: there is no folder {r.path / folder}; get it: {SOURCES[r.source].get}")
@@ -71,10 +71,10 @@ SOURCES: dict[str, Source] = {
         about="dead leaves, random overlapping discs: 10,000 of 32x32 colour, or any limit and resolution", split="all",
         get="rendered from the seed"),
     "mnist": Source(
-        load=lambda r: load_mnist(r.path, r.split, r.download), needs="root",
+        load=lambda r: load_mnist(r.source, r.path, r.split, r.download), needs="root",
         about="70,000 handwritten digits, 28x28 grey", get="ROOT/MNIST/raw/*-ubyte, or download=True"),
     "fashion-mnist": Source(
-        load=lambda r: load_fashion_mnist(r.path, r.split, r.download), needs="root",
+        load=lambda r: load_mnist(r.source, r.path, r.split, r.download), needs="root",
         about="70,000 pieces of clothing, 28x28 grey", get="ROOT/FashionMNIST/raw/*-ubyte, or download=True"),
     "cifar10": Source(
         load=lambda r: load_cifar10(r.path, r.split, r.download), needs="root",
@@ -103,10 +103,10 @@ SOURCES: dict[str, Source] = {
         about="image files in a zip, laid out as in a folder", get="zip:PATH"),
     "npz": Source(
         load=lambda r: load_npz(r.source, r.path, r.split), needs="path", split="all",
-        about="numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and perhaps labels", get="npz:PATH"),
+        about="numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and optionally labels", get="npz:PATH"),
     "hf": Source(
-        load=lambda r: load_hub(r.source, r.place, r.split, r.decoding), needs="path",
-        about="a dataset of the Hugging Face hub (extra hf)", get="hf:NAME, downloaded when it is first used"),
+        load=lambda r: load_hub(r.source, r.location, r.split, r.decoding), needs="path",
+        about="a dataset of the Hugging Face hub (extra hf)", get="hf:NAME, downloaded on first use"),
 }
 
 
@@ -114,55 +114,53 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
                 seed: int = 0, classes: Sequence[int | str] | None = None,
                 resolution: int | Sequence[int] | None = None, channels: int | str | None = None, flips: bool = False,
                 skip_bad: bool = False, download: bool = False) -> ImageSet:
-    """Images by the name of their source, e.g. "digits", "cifar10", "folder:PATH" (all: `SOURCES`).
+    """Load images from a source, e.g. "digits", "cifar10" or "folder:PATH" (`SOURCES` lists all).
 
     Args:
-        source: a name in SOURCES; folder, zip, npz and hf are followed by a colon and a path or name.
+        source: a name in SOURCES; for folder, zip, npz and hf followed by a colon and a path or name.
         root: the folder of datasets, by default $SCORELENS_DATA.
-        split: "train", "test" or "all", by default the source's own.
-        limit: keep only so many images, the first of a shuffle by `seed`.
-        seed: of that shuffle; of the pictures themselves for "leaves".
-        classes: keep only these, given by label or name.
-        resolution: side, or (H, W) (--resolution 48x64), to scale to; cropped at the centre where that is needed.
+        split: "train", "test" or "all", by default that of the source.
+        limit: keep this many images, the first after shuffling with `seed`.
+        seed: seed of the shuffle; for "leaves", of the images themselves.
+        classes: keep only these classes, given by label or name.
+        resolution: scale to this side or (H, W) (--resolution 48x64), cropping the centre if the aspect ratio differs.
         channels: 1 or "grayscale", 3 or "rgb".
-        flips: add the mirror of each image.
-        skip_bad: go on without files that cannot be decoded; they are listed in the record.
+        flips: add the mirror image of each.
+        skip_bad: leave out files that cannot be decoded; the record lists them.
         download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
     """
-    entry, place = _find(source, root)
+    entry, location = _find(source, root)
     decoding = Decoding(_size(resolution), _channels(channels), skip_bad)
     check_draw(limit, seed)
-    request = Request(source, place, check_split(split or entry.split), limit, seed, decoding, download)
+    split = split or entry.split
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    request = Request(source, location, split, limit, seed, decoding, download)
 
     def load() -> ImageSet:
         images = entry.load(request)
         if classes is not None:
             images = only_classes(images, [classes] if isinstance(classes, str) else classes)
-        images = limited(images, limit, seed)
-        images = _reshaped(images, decoding)
+        images = _converted(limited(images, limit, seed), decoding)
         return with_flips(images) if flips else images
 
     return shared(load)
 
 
 def _find(source: str, root: str | Path | None) -> tuple[Source, str]:
-    """The registry's entry and the place it shall look at."""
+    """The registry entry and the location it loads from."""
     name, colon, path = source.partition(":")
     if name not in SOURCES:
         raise unknown("source", name, SOURCES)
     entry = SOURCES[name]
+    location = path if entry.needs == "path" else str(root or os.environ.get("SCORELENS_DATA") or "")
     if entry.needs == "path" and not path:
-        raise ScorelensError(f"the source {name!r} needs something after a colon: {entry.get}")
+        raise ScorelensError(f"the source {name!r} needs a path or name after a colon: {entry.get}")
     if entry.needs != "path" and colon:
         raise ScorelensError(f"the source {name!r} takes nothing after a colon, got {source!r}")
-    return entry, path if entry.needs == "path" else _root(name, entry, root)
-
-
-def _root(name: str, entry: Source, root: str | Path | None) -> str:
-    root = root or os.environ.get("SCORELENS_DATA")
-    if entry.needs == "root" and not root:
+    if entry.needs == "root" and not location:
         raise ScorelensError(f"the source {name!r} needs a folder of datasets: give --root or set SCORELENS_DATA")
-    return str(root or "")
+    return entry, location
 
 
 def _size(resolution: int | Sequence[int] | None) -> tuple[int, int] | None:
@@ -182,8 +180,8 @@ def _channels(channels: int | str | None) -> int | None:
     return CHANNELS[str(channels)]
 
 
-def _reshaped(images: ImageSet, decoding: Decoding) -> ImageSet:
-    """In the size and channels asked for; sources that decode or render have done it already."""
+def _converted(images: ImageSet, decoding: Decoding) -> ImageSet:
+    """Resize and convert channels, and record it; a no-op for pixels that were decoded or rendered that way."""
     if decoding.size is not None:
         images = replace(images, pixels=resize(images.pixels, decoding.size),
                          record={**images.record, "resolution": list(decoding.size)})

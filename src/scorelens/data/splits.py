@@ -1,4 +1,4 @@
-"""Train and test parts, for sources that bring none: one 90/10 split that depends on the number of images alone."""
+"""Train and test splits for sources without their own: 90/10, depending only on the number of images."""
 
 from __future__ import annotations
 
@@ -9,37 +9,29 @@ from jaxtyping import Bool
 
 from scorelens.data.images import ImageSet
 from scorelens.types import ScorelensError
-from scorelens.validation import unknown
 
 SPLITS = ("train", "test", "all")
-SPLIT_SEED = 9010  # a constant: a user's seed must never move an image from the test part to the training part
-
-
-def check_split(split: str) -> str:
-    """The split's name, if it is one."""
-    if split not in SPLITS:
-        raise unknown("split", split, SPLITS)
-    return split
+SPLIT_SEED = 9010  # constant: the user's seed must never move images between train and test
 
 
 def seeded_test(count: int) -> Bool[np.ndarray, " n"]:
-    """Which of `count` images are the test part: a tenth of them, rounded down."""
+    """Mask of the test split of `count` images: a tenth of them, rounded down."""
     test = np.zeros(count, dtype=bool)
     test[np.random.default_rng(SPLIT_SEED).permutation(count)[:count // 10]] = True
     return test
 
 
 def seeded_part(images: ImageSet, split: str) -> ImageSet:
-    """One part of an image set that has no split of its own, in the original order."""
+    """One split of images that come without splits, in the original order."""
     if split == "all":
         return images
-    part = np.flatnonzero(seeded_test(len(images)) == (split == "test"))
-    if not len(part):
-        raise empty_part(images.name, split)
-    return replace(images.subset(part), split=split)
+    indices = np.flatnonzero(seeded_test(len(images)) == (split == "test"))
+    if not len(indices):
+        raise empty_split(images.name, split)
+    return replace(images.subset(indices), split=split)
 
 
-def empty_part(name: str, split: str) -> ScorelensError:
-    """The error for a part that holds nothing."""
-    return ScorelensError(f"{name}: the {split} part is empty (one image in ten, where there are no train/test "
-                          "folders); use another split")
+def empty_split(name: str, split: str) -> ScorelensError:
+    """The error for a split without images."""
+    return ScorelensError(f"{name}: the {split} split is empty (without train/test folders, one image in ten is a test "
+                          "image); use another split")
