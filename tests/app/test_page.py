@@ -196,9 +196,8 @@ def test_files_that_are_refused(chrome, home, tmp_path):
         file.truncate(50 * 2**20)
     text.write_text("no picture at all")
     visit(chrome, home)
-    for path, says in ((large, "The file large.png has 50 MB; pictures of up to 5 MB are taken."),
-                       (text, "The file notes.txt is refused: this is no picture that can be read here; PNG, JPEG and "
-                              "WebP can.")):
+    for path, says in ((large, "The file large.png has 50 MB; the limit is 5 MB."),
+                       (text, "Cannot use notes.txt: this file is not a PNG, JPEG or WebP picture.")):
         choose_file(chrome, path)
         see(chrome, f"{ERROR}.startsWith({says!r})")
         click(chrome, "#error button")
@@ -222,7 +221,7 @@ def test_the_address_restores_the_state(chrome, home):
 
 def test_what_does_not_fit_in_an_address_is_told(chrome, home):
     visit(chrome, home + "#seed=5&pixel=99,0&locality.threshold=7&no.such=1")
-    assert chrome.evaluate(ERROR).startswith("Some of this address does not fit what is shown here: pixel=99,0, "
+    assert chrome.evaluate(ERROR).startswith("Ignored settings in this URL that are not valid here: pixel=99,0, "
                                              "locality.threshold=7, no.such.")
     assert told(chrome)["seed"] == "5" and told(chrome)["pixel"] == "4,4"
 
@@ -284,7 +283,7 @@ def test_an_app_that_is_gone_is_a_sentence(chrome, session):
     with serving(session) as port:
         visit(chrome, f"http://127.0.0.1:{port}/")
     chrome.evaluate("document.getElementById('seed-more').click()")
-    see(chrome, f"{ERROR}.startsWith('The app does not answer.')")
+    see(chrome, f"{ERROR}.startsWith('The app does not respond.')")
 
 
 def test_a_page_with_a_token_asks_with_it(chrome, session):

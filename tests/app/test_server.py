@@ -85,7 +85,7 @@ def test_nothing_else_is_served(port, path):
 
 
 @pytest.mark.parametrize(("question", "status", "says"), [
-    (b"no json", 422, "cannot be read"),
+    (b"no json", 422, "invalid request"),
     ({"models": []}, 422, "at reference"),
     ({**WALK, "seed": "many"}, 422, "at seed"),
     ({**WALK, "surprise": 1}, 422, "at surprise"),
@@ -106,7 +106,7 @@ def test_what_goes_wrong_on_the_way_is_a_line(port):
     assert line["kind"] == "failure" and "no step 10" in line["error"]
     body = ask(port, "POST", "/api/walk", {**WALK, "picture": "AAAA"})[1]
     assert {line["error"] for line in lines(body) if line["kind"] == "failure"} == {
-        "the picture has 3 bytes, but the images here have 64"}
+        "the picture has 3 bytes, but the images here have 64; upload it again"}
 
 
 def test_uploads(port):
@@ -120,9 +120,9 @@ def test_uploads(port):
 
 
 @pytest.mark.parametrize(("data", "status", "says"), [
-    (bytes(50 * 2**20), 413, "more than 5 MB"),
-    (b"a text of some kind", 400, "no picture"),
-    (b"", 400, "no picture"),
+    (bytes(50 * 2**20), 413, "the limit is 5 MB"),
+    (b"a text of some kind", 400, "not a PNG, JPEG or WebP picture"),
+    (b"", 400, "not a PNG, JPEG or WebP picture"),
 ], ids=["50 MB", "text", "nothing"])
 def test_uploads_that_are_refused(port, data, status, says):
     assert says in error_of(ask(port, "POST", "/api/picture", data), status)
@@ -137,11 +137,11 @@ def test_a_large_upload_is_not_held(port):
 
 
 @pytest.mark.parametrize(("headers", "says"), [
-    ({"Host": "rebound.example:8765"}, "answers to 127.0.0.1 and localhost alone"),
-    ({"Host": "127.0.0.1.example"}, "answers to 127.0.0.1 and localhost alone"),
+    ({"Host": "rebound.example:8765"}, "only answers at 127.0.0.1 or localhost"),
+    ({"Host": "127.0.0.1.example"}, "only answers at 127.0.0.1 or localhost"),
     ({"Host": "[::1"}, None),
-    ({"Origin": "http://elsewhere.example"}, "its own page alone"),
-    ({"Origin": "null"}, "its own page alone"),
+    ({"Origin": "http://elsewhere.example"}, "only answers its own page"),
+    ({"Origin": "null"}, "only answers its own page"),
 ])
 def test_other_sites_are_refused(port, headers, says):
     answer = ask(port, "GET", "/api/session", **headers)
@@ -186,7 +186,7 @@ def test_fifty_parallel_requests(session, monkeypatch):
 def test_too_many_are_told_to_come_back(session, monkeypatch):
     slow = Slow(0.5)
     monkeypatch.setattr(session, "denoiser", lambda one: slow)
-    with serving(session, jobs=Jobs(workers=1, most=1)) as port:
+    with serving(session, jobs=Jobs(workers=1, limit=1)) as port:
         first = threading.Thread(target=ask, args=(port, "POST", "/api/walk", {**WALK, "seed": 200}))
         first.start()
         until(lambda: slow.active)

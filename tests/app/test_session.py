@@ -42,7 +42,7 @@ def told(messages, kind):
 
 def test_walks_are_those_of_the_public_functions(session, images):
     network, locality = choices(session, "digits-unet", "locality", locality={"threshold": 0.1})
-    moments = told(session.compared([locality], network, Start(seed=3)), Moment)
+    moments = told(session.compare([locality], network, Start(seed=3)), Moment)
     noise, sigmas = scorelens.seeded_noise(images.shape, [3]), scorelens.ddim_sigmas(10)
     with torch.no_grad():
         ours = scorelens.sample(scorelens.build_denoiser("locality", images, threshold=0.1), noise, sigmas)
@@ -58,7 +58,7 @@ def test_walks_are_those_of_the_public_functions(session, images):
 
 def test_the_nearest_images_are_those_of_the_prediction_as_it_is_shown(session, images):
     (wiener,) = choices(session, "wiener")
-    messages = list(session.compared([wiener], wiener, Start(seed=1)))
+    messages = list(session.compare([wiener], wiener, Start(seed=1)))
     (nearest,), moments = told(messages, Nearest), told(messages, Moment)
     assert max(moment.x0_hat.abs().max() for moment in moments) > 1.02
     found = scorelens.novelty(torch.stack([moment.x0_hat.clamp(-1, 1) for moment in moments]), images)
@@ -73,7 +73,7 @@ def test_a_picture_is_noised_and_denoised_at_every_level(session, images):
     picture = images.pixels[7]
     network, wiener = choices(session, "digits-unet", "wiener")
     start = Start(seed=2, steps=5, picture=picture.tobytes())
-    moments = told(session.compared([network, wiener], network, start), Moment)
+    moments = told(session.compare([network, wiener], network, start), Moment)
     x0, eps = images[[7]], scorelens.seeded_noise(images.shape, [2])
     model = scorelens.build_denoiser("wiener", images)
     for moment in moments[5:]:
@@ -100,7 +100,7 @@ def test_fields_begin_with_the_row_of_the_wiener_matrix(session, images):
 
 def test_a_model_that_fails_says_why_and_the_others_go_on(session):
     network, *models = choices(session, "digits-unet", "ls", "wiener")  # a window of 4 pixels has no centre
-    messages = list(session.compared(models, network, Start(steps=5)))
+    messages = list(session.compare(models, network, Start(steps=5)))
     assert [(failure.model, "even" in failure.error) for failure in told(messages, Failure)] == [("ls", True)]
     assert {moment.model for moment in told(messages, Moment)} == {"wiener"}
     (failure,) = told(session.fields(models, network, Start(steps=5), 2, (0, 0)), Failure)
@@ -150,9 +150,9 @@ def test_what_was_walked_is_walked_once(images, monkeypatch):
     monkeypatch.setattr(session, "denoiser", lambda one: lambda z, sigma: calls.append(sigma) or z / (1 + sigma))
     (wiener,) = choices(session, "wiener")
     for _ in range(3):
-        assert len(told(session.compared([wiener], wiener, Start(steps=5)), Moment)) == 5
+        assert len(told(session.compare([wiener], wiener, Start(steps=5)), Moment)) == 5
     assert len(calls) == 5
-    assert len(told(session.compared([wiener], wiener, Start(seed=1, steps=5)), Moment)) == 5
+    assert len(told(session.compare([wiener], wiener, Start(seed=1, steps=5)), Moment)) == 5
     assert len(calls) == 10
 
 
@@ -191,7 +191,7 @@ def test_a_cancelled_job_stops_within_its_step():
         for k in range(10):
             seen.append(k)
             if k == 3:
-                assert json.loads(job.line)["done"] == pytest.approx(0.2)
+                assert json.loads(job.progress_line)["done"] == pytest.approx(0.2)
                 job.cancel()
             progress.fraction(k / 10)
         yield Stage("never", 0, 1)
@@ -207,7 +207,7 @@ def test_a_mistake_in_a_job_is_its_last_line(caplog):
         yield Stage("model", 0, 1)
         raise error
 
-    for error, says in ((ScorelensError("no such thing"), "no such thing"), (ZeroDivisionError("x"), "the app made a")):
+    for error, says in ((ScorelensError("no such thing"), "no such thing"), (ZeroDivisionError("x"), "internal error")):
         job = Job(messages(error))
         lines = [json.loads(line) for line in job.advance().splitlines()]
         assert [line["kind"] for line in lines] == ["stage", "failure"]
@@ -238,12 +238,12 @@ def test_a_picture_of_the_datas_own_size_is_kept_as_it_is(images):
 
 
 @pytest.mark.parametrize(("data", "says"), [
-    (b"just some text", "PNG, JPEG and WebP"),
-    (b"", "PNG, JPEG and WebP"),
-    (picture("GIF", mode="L", colour=0), "PNG, JPEG and WebP"),
-    (picture("TIFF"), "PNG, JPEG and WebP"),
+    (b"just some text", "PNG, JPEG or WebP"),
+    (b"", "PNG, JPEG or WebP"),
+    (picture("GIF", mode="L", colour=0), "PNG, JPEG or WebP"),
+    (picture("TIFF"), "PNG, JPEG or WebP"),
     (picture("PNG", (300, 200))[:200], "cannot be decoded"),
-    (picture("PNG", (5000, 5000), "1", 0), "5000 x 5000 pixels; up to 16 million"),
+    (picture("PNG", (5000, 5000), "1", 0), "5000 x 5000 pixels; the limit is 16 million"),
     (picture("PNG", (15000, 12000), "1", 0), "too many pixels"),  # Pillow itself refuses this one
 ])
 def test_what_is_no_fit_picture_is_refused_in_a_sentence(data, says):

@@ -1,1 +1,1 @@
-"""The interactive page: a session that computes, a server that lets it be asked, and the page that asks."""
+"""The interactive page: a session that computes, a server that answers requests, and the page itself."""

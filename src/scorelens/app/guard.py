@@ -1,4 +1,4 @@
-"""Who may ask: pages of this app alone, under this machine's own name, or whoever has the token."""
+"""Access control: requests must come from the app's own page, to a loopback host name or with the token."""
 
 from __future__ import annotations
 
@@ -9,22 +9,21 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-OWN_NAMES = ("127.0.0.1", "localhost", "::1")
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HEADERS = {
     "Content-Security-Policy": "default-src 'self'; object-src 'none'; base-uri 'none'; "
                                "form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",  # the token is in the address
+    "Referrer-Policy": "no-referrer",  # the URL contains the token
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
 
 
 class Guard:
-    """Refuses strangers with one sentence, and tells the browser to load nothing from elsewhere.
+    """Middleware that rejects requests of other sites and sets security headers on every response.
 
-    Without a token, only requests to this machine's own names are answered: another site whose name was made to point
-    here (DNS rebinding) gets nothing.
+    Without a token, the Host header must be a loopback name, which stops DNS rebinding.
     """
 
     def __init__(self, app: ASGIApp, token: str | None = None) -> None:
@@ -44,32 +43,22 @@ class Guard:
         await (self.app if refusal is None else refusal)(scope, receive, send_with_headers)
 
     def _refusal(self, request: Request) -> Response | None:
-        host, origin = request.headers.get("host", ""), request.headers.get("origin")
-        if self.token is None and _name(host) not in OWN_NAMES:
-            return _refused(request, 403, f"this app answers to {' and '.join(OWN_NAMES[:2])} alone, not to {host!r}")
+        path, host, origin = request.url.path, request.headers.get("host", ""), request.headers.get("origin")
+        if self.token is None and _hostname(host) not in LOOPBACK:
+            return _error(path, 403, f"this app only answers at {' or '.join(LOOPBACK[:2])}, not at {host!r}")
         if origin is not None and origin.partition("://")[2] != host:
-            return _refused(request, 403, "this app answers to its own page alone")
+            return _error(path, 403, "this app only answers its own page")
+        is_private = path == "/" or path.startswith("/api/")  # scripts and styles are public
         given = request.query_params.get("token", "")
-        if self.token is not None and _private(request) and not _same(given, self.token):
-            return _refused(request, 401, "this address needs the token that `scorelens app` printed when it started")
+        if self.token is not None and is_private and not secrets.compare_digest(given.encode(), self.token.encode()):
+            return _error(path, 401, "this address needs the token that `scorelens app` printed when it started")
         return None
 
 
-def _name(host: str) -> str:
-    """The host without its port; an address of IPv6 stands in brackets."""
+def _hostname(host: str) -> str:
+    """The host without its port; IPv6 addresses are in brackets."""
     return host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
 
 
-def _same(given: str, token: str) -> bool:
-    return secrets.compare_digest(given.encode(), token.encode())
-
-
-def _private(request: Request) -> bool:
-    """The page and what it asks for; its script and style are the same everywhere."""
-    return request.url.path == "/" or request.url.path.startswith("/api/")
-
-
-def _refused(request: Request, status: int, sentence: str) -> Response:
-    if request.url.path.startswith("/api/"):
-        return JSONResponse({"error": sentence}, status)
-    return PlainTextResponse(sentence, status)
+def _error(path: str, status: int, text: str) -> Response:
+    return JSONResponse({"error": text}, status) if path.startswith("/api/") else PlainTextResponse(text, status)

@@ -1,4 +1,4 @@
-"""Computations in a few threads, step by step: as many as are open take turns, and stop soon when nobody waits."""
+"""Cancellable computations that share a small thread pool, one step at a time."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from typing import TypeVar
 import torch
 
 from scorelens import progress
-from scorelens.app.messages import Failure, Message, Moment, Stage, encode
+from scorelens.app.messages import Failure, Message, Moment, Stage, encode, internal_error
 from scorelens.types import ScorelensError
 
-WORKERS = 2  # a slow step of one tab leaves the other one free
-MOST = 64  # computations open at a time; one that waits for its turn holds little
-TICK = 0.1  # seconds between looks at a long step
-MOMENT = 0.02  # seconds of short steps that are told together
+WORKERS = 2  # a slow step in one tab does not block another tab
+LIMIT = 64  # open computations; a waiting one uses little memory
+POLL_SECONDS = 0.1  # between progress lines during a long step
+BATCH_SECONDS = 0.02  # steps shorter than this are sent together
 T = TypeVar("T")
 log = logging.getLogger("scorelens.app")
 
@@ -31,36 +31,39 @@ class Busy(Exception):
 
 
 class Cancelled(Exception):
-    """Nobody waits for this any more."""
+    """The client has disconnected."""
 
 
 class Job:
-    """One computation: each `advance`, in whatever thread, makes the next lines."""
+    """One computation; `advance` may be called from any thread."""
 
     def __init__(self, messages: Iterator[Message]) -> None:
         self._messages, self._cancelled = messages, threading.Event()
         self._stage = Stage("", 0, 1)
-        self._fraction = 0.0  # of the step that is being computed
+        self._fraction = 0.0  # of the current step
 
     def cancel(self) -> None:
-        """It stops at the next chunk of data, or step."""
+        """Stop at the next progress report or step."""
         self._cancelled.set()
 
     def advance(self) -> bytes | None:
-        """The next lines, as many as come in a moment; None at the end. A mistake is the last line."""
-        lines, enough = b"", time.monotonic() + MOMENT
-        while time.monotonic() < enough:
+        """The lines of the next batch, or None at the end. An error is the last line."""
+        lines, deadline = b"", time.monotonic() + BATCH_SECONDS
+        while time.monotonic() < deadline:
             message = self._next()
             if message is None:
                 return lines or None
-            self._follow(message)
+            if isinstance(message, Stage):
+                self._stage = message
+            elif isinstance(message, Moment):
+                self._stage = replace(self._stage, done=message.step + 1, doing="walking")
             lines += encode(message)
         return lines
 
     def _next(self) -> Message | None:
         try:
-            self._watch(0.0)
-            with torch.no_grad(), progress.watched(self._watch):
+            self._on_progress(0.0)
+            with torch.no_grad(), progress.watched(self._on_progress):
                 return next(self._messages, None)
         except Cancelled:
             return None
@@ -68,36 +71,30 @@ class Job:
             return Failure(str(error))
         except Exception as error:
             log.exception("a computation failed")
-            return Failure(f"the app made a mistake ({type(error).__name__}); the terminal it runs in tells more")
+            return Failure(internal_error(error))
 
-    @property
-    def line(self) -> bytes:
-        """How far it has come, as a line of its own."""
-        return encode(replace(self._stage, done=self._stage.done + self._fraction))
-
-    def _follow(self, message: Message) -> None:
-        if isinstance(message, Stage):
-            self._stage = message
-        elif isinstance(message, Moment):
-            self._stage = replace(self._stage, done=message.step + 1, doing="walking")
-
-    def _watch(self, done: float) -> None:
-        self._fraction = done
+    def _on_progress(self, fraction: float) -> None:
+        self._fraction = fraction
         if self._cancelled.is_set():
             raise Cancelled
 
+    @property
+    def progress_line(self) -> bytes:
+        """The current stage, with the fraction of the current step."""
+        return encode(replace(self._stage, done=self._stage.done + self._fraction))
+
 
 class Jobs:
-    """The threads, and how many computations are open."""
+    """The thread pool and the number of open computations."""
 
-    def __init__(self, workers: int = WORKERS, most: int = MOST) -> None:
+    def __init__(self, workers: int = WORKERS, limit: int = LIMIT) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="scorelens-app")
-        self._most, self._open = most, 0
+        self._limit, self._open = limit, 0
 
     @contextmanager
-    def place(self) -> Iterator[None]:
-        """A place among the open computations, for as long as the block lasts."""
-        if self._open >= self._most:
+    def slot(self) -> Iterator[None]:
+        """Count the block as an open computation; raise Busy at the limit."""
+        if self._open >= self._limit:
             raise Busy
         self._open += 1
         try:
@@ -105,26 +102,26 @@ class Jobs:
         finally:
             self._open -= 1
 
-    async def run(self, function: Callable[..., T], *args: object) -> T:
-        """The function's value, computed in one of the threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
+    def submit(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        """Run the function in the pool."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
 
     async def lines(self, job: Job) -> AsyncIterator[bytes]:
-        """What the job says, and now and then how far it has come."""
-        loop, told = asyncio.get_running_loop(), b""
+        """The job's lines, with progress lines during long steps."""
+        last = b""
         while True:
-            step = loop.run_in_executor(self._pool, job.advance)
+            step = self.submit(job.advance)
             try:
-                while not (await asyncio.wait({step}, timeout=TICK))[0]:
-                    if job.line != told:
-                        told = job.line
-                        yield told
+                while not (await asyncio.wait({step}, timeout=POLL_SECONDS))[0]:
+                    if job.progress_line != last:
+                        last = job.progress_line
+                        yield last
             finally:
-                step.cancel()  # if it still waits for a thread
-            line = step.result()
-            if line is None:
+                step.cancel()  # if it is still queued
+            lines = step.result()
+            if lines is None:
                 return
-            yield line
+            yield lines
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

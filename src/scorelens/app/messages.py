@@ -1,4 +1,4 @@
-"""What a computation tells the page, one line of JSON each: numbers finite or null, arrays as base64."""
+"""Messages from a computation to the page, one JSON line each: numbers are finite or null, arrays are base64."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Stage:
-    """A model is at work; `done` of its steps (perhaps a fraction) are behind it."""
+    """Progress of a model; `done` steps are complete, perhaps a fraction."""
 
     model: str
     done: float
@@ -25,16 +25,16 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Moment:
-    """One model at one noise level: what it was given, what it predicts, and how close that is to the reference."""
+    """One step of one model: its input, its prediction, and the prediction's distance to the reference."""
 
     model: str
     step: int
     sigma: float
     z: Tensor
     x0_hat: Tensor
-    r2: float | None  # none where the reference failed, or is constant
+    r2: float | None  # None where the reference failed or is constant
     mse: float | None
-    picture_mse: float | None  # to the clean picture, where there is one
+    picture_mse: float | None  # to the clean picture, if there is one
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +44,13 @@ class Nearest:
     model: str
     indices: list[list[int]]
     rms: list[list[float]]
-    images: Mapping[int, np.ndarray]  # uint8 [C, H, W], each once
+    images: Mapping[int, np.ndarray]  # uint8 [C, H, W], by index
     classes: Mapping[int, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Field:
-    """The sensitivity field of a model, summed over the input channels; of none: the row of the Wiener matrix."""
+    """A model's sensitivity field, summed over the input channels; model None: the row of the Wiener matrix."""
 
     model: str | None
     values: Tensor  # [H, W]
@@ -60,7 +60,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Failure:
-    """Why there is nothing from this model; without one, why there is nothing more at all."""
+    """Why a model has no results; model None: why the whole computation stopped."""
 
     error: str
     model: str | None = None
@@ -70,7 +70,7 @@ Message = Stage | Moment | Nearest | Field | Failure
 
 
 def encode(message: Message) -> bytes:
-    """One line."""
+    """The message as one line of JSON."""
     content = {field.name: _plain(getattr(message, field.name)) for field in fields(message)}
     return json.dumps({"kind": type(message).__name__.lower(), **content}, allow_nan=False).encode() + b"\n"
 
@@ -79,8 +79,12 @@ def base64_text(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
+def internal_error(error: Exception) -> str:
+    return f"internal error ({type(error).__name__}); see the terminal that runs `scorelens app`"
+
+
 def _plain(value: Any) -> Any:
-    """Tensors as little-endian float32, arrays of pixels as bytes; what is not finite as null."""
+    """JSON values: tensors as little-endian float32, arrays as bytes, NaN and infinity as null."""
     if isinstance(value, Tensor):
         return base64_text(value.detach().cpu().float().numpy().astype("<f4").tobytes())
     if isinstance(value, np.ndarray):

@@ -1,4 +1,4 @@
-"""What was used last, up to a total size."""
+"""A cache of recently used values, limited by their total size."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ V = TypeVar("V")
 
 
 class Recent(Generic[V]):
-    """The values used last, as many as fit; safe between threads."""
+    """A thread-safe LRU cache; `size` measures a value, `limit` bounds the sum."""
 
-    def __init__(self, most: int, size: Callable[[V], int] = lambda value: 1) -> None:
-        self._most, self._size, self._lock = most, size, threading.Lock()
+    def __init__(self, limit: int, size: Callable[[V], int] = lambda value: 1) -> None:
+        self._limit, self._size, self._lock = limit, size, threading.Lock()
         self._values: OrderedDict[Hashable, V] = OrderedDict()
 
     def get(self, key: Hashable) -> V | None:
@@ -28,7 +28,7 @@ class Recent(Generic[V]):
             self._values[key] = value
             self._values.move_to_end(key)
             total = sum(map(self._size, self._values.values()))
-            while total > self._most and self._values:
+            while total > self._limit and self._values:
                 _, oldest = self._values.popitem(last=False)
                 total -= self._size(oldest)
 

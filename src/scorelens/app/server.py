@@ -1,4 +1,4 @@
-"""The web side of a session: the bundled page, and four addresses that it asks."""
+"""The web server of a session: the bundled page and its four endpoints."""
 
 from __future__ import annotations
 
@@ -17,59 +17,63 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from scorelens.app.catalog import Choice
 from scorelens.app.guard import Guard
 from scorelens.app.jobs import Busy, Job, Jobs
-from scorelens.app.messages import Message, base64_text
-from scorelens.app.offers import Chosen
-from scorelens.app.pictures import MOST_BYTES, MOST_PIXELS, read_picture
+from scorelens.app.messages import Message, base64_text, internal_error
+from scorelens.app.pictures import MAX_BYTES, MAX_PIXELS, read_picture
 from scorelens.app.session import Session, Start
 from scorelens.types import ScorelensError
 
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
-MOST_TEXT = 2**21  # bytes of a question; a picture of 512 x 512 in colour fits
-DRAINED = 2**27  # bytes of a refused upload that are read and dropped, so that the browser hears why
+MAX_REQUEST = 2**21  # bytes of JSON; a colour picture of 512 x 512 fits
+MAX_DRAINED = 2**27  # bytes of a rejected upload that are read and dropped, so that the browser receives the error
 
 
 class TooLarge(ScorelensError):
-    """More bytes than are taken."""
+    """The request body exceeds the limit."""
 
 
-class Pick(BaseModel):
-    """A model and its controls."""
+class ModelOptions(BaseModel):
+    """A model and the values of its controls."""
 
     model_config = ConfigDict(extra="forbid")
     model: str
     options: dict[str, float | int | str] = {}
 
 
-class Walk(BaseModel):
-    """What these models do beside the reference."""
+class CompareRequest(BaseModel):
+    """Trajectories of these models, scored against the reference."""
 
     model_config = ConfigDict(extra="forbid")
-    models: list[Pick] = Field(max_length=64)
-    reference: Pick
+    models: list[ModelOptions] = Field(max_length=64)
+    reference: ModelOptions
     seed: int = 0
     steps: int = 10
     picture: str | None = None  # base64 of uint8 [C, H, W]
 
     def start(self) -> Start:
-        return Start(self.seed, self.steps, None if self.picture is None else _bytes_of(self.picture))
+        try:
+            picture = None if self.picture is None else base64.b64decode(self.picture, validate=True)
+        except binascii.Error as error:
+            raise ScorelensError("the picture in this URL is damaged; upload it again") from error
+        return Start(self.seed, self.steps, picture)
 
-    def chosen(self, session: Session) -> tuple[list[Chosen], Chosen]:
-        first, *others = [session.choose(pick.model, pick.options) for pick in (self.reference, *self.models)]
-        return others, first
+    def choices(self, session: Session) -> tuple[list[Choice], Choice]:
+        reference, *models = [session.choose(each.model, each.options) for each in (self.reference, *self.models)]
+        return models, reference
 
 
-class Point(Walk):
-    """Where these models look, at one pixel and noise level of the reference's path."""
+class FieldsRequest(CompareRequest):
+    """Sensitivity fields of these models at one pixel and one step of the reference's trajectory."""
 
     step: int
     pixel: tuple[int, int]
 
 
 def create_app(session: Session, token: str | None = None, jobs: Jobs | None = None) -> FastAPI:
-    """The application; with a token it answers to any host name, but only to who has it."""
+    """The application; with a token it answers under any host name, but every request must carry the token."""
     jobs = jobs or Jobs()
 
     @asynccontextmanager
@@ -79,29 +83,29 @@ def create_app(session: Session, token: str | None = None, jobs: Jobs | None = N
 
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, lifespan=lifespan)
     app.add_middleware(Guard, token=token)
-    _explain_errors(app)
+    _add_error_handlers(app)
     files = {path.name: path for path in PAGE.iterdir() if path.suffix in TYPES}
 
     @app.get("/api/session")
     async def describe() -> dict[str, Any]:
-        limits = {"bytes": MOST_BYTES, "pixels": MOST_PIXELS}
+        limits = {"bytes": MAX_BYTES, "pixels": MAX_PIXELS}
         return {**session.describe(), "limits": limits, "version": version("scorelens")}
 
     @app.post("/api/walk")
-    async def walk(request: Request) -> Response:
-        asked = Walk.model_validate_json(await body_of(request, MOST_TEXT))
-        return Lines(jobs, session.compared(*asked.chosen(session), asked.start()))
+    async def compare(request: Request) -> Response:
+        query = CompareRequest.model_validate_json(await read_body(request, MAX_REQUEST))
+        return MessageStream(jobs, session.compare(*query.choices(session), query.start()))
 
     @app.post("/api/fields")
     async def fields(request: Request) -> Response:
-        asked = Point.model_validate_json(await body_of(request, MOST_TEXT))
-        return Lines(jobs, session.fields(*asked.chosen(session), asked.start(), asked.step, asked.pixel))
+        query = FieldsRequest.model_validate_json(await read_body(request, MAX_REQUEST))
+        return MessageStream(jobs, session.fields(*query.choices(session), query.start(), query.step, query.pixel))
 
     @app.post("/api/picture")
     async def picture(request: Request) -> dict[str, str]:
-        with jobs.place():
-            data = await body_of(request, MOST_BYTES)
-            pixels = await jobs.run(read_picture, data, session.images.shape)
+        with jobs.slot():
+            data = await read_body(request, MAX_BYTES)
+            pixels = await jobs.submit(read_picture, data, session.images.shape)
         return {"picture": base64_text(pixels.tobytes())}
 
     @app.get("/{name:path}")
@@ -114,8 +118,8 @@ def create_app(session: Session, token: str | None = None, jobs: Jobs | None = N
     return app
 
 
-class Lines(Response):
-    """The lines of a computation as they come; refused if too many are open."""
+class MessageStream(Response):
+    """The messages of a computation, streamed as they arrive; refused if too many computations are open."""
 
     def __init__(self, jobs: Jobs, messages: Iterator[Message]) -> None:
         super().__init__()
@@ -123,61 +127,46 @@ class Lines(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            with self._jobs.place():
-                lines = StreamingResponse(self._jobs.lines(self._job), media_type="application/x-ndjson")
-                await lines(scope, receive, send)
-        except Busy:
-            await _busy()(scope, receive, send)
+            with self._jobs.slot():
+                stream = StreamingResponse(self._jobs.lines(self._job), media_type="application/x-ndjson")
+                await stream(scope, receive, send)
         finally:
             self._job.cancel()
 
 
-async def body_of(request: Request, most: int) -> bytes:
-    """The body of a request, of which no more than `most` bytes are ever held."""
-    kept, size = bytearray(), 0
+async def read_body(request: Request, limit: int) -> bytes:
+    """The body of a request; never holds more than `limit` bytes."""
+    body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)
-        if size > DRAINED:
+        if size > MAX_DRAINED:
             break
-        if size <= most:
-            kept += part
+        if size <= limit:
+            body += part
         else:
-            kept.clear()
-    if size > most:
-        raise TooLarge(f"this is too large: more than {most / 2**20:.0f} MB are not taken")
-    return bytes(kept)
+            body.clear()
+    if size > limit:
+        raise TooLarge(f"the request is too large; the limit is {limit / 2**20:.0f} MB")
+    return bytes(body)
 
 
-def _explain_errors(app: FastAPI) -> None:
-    """Every error is a sentence."""
+def _add_error_handlers(app: FastAPI) -> None:
+    """Answer every error with one line of text."""
 
-    def say(status: int, sentence: str) -> JSONResponse:
-        return JSONResponse({"error": sentence}, status)
+    def answer(status: int, text: str, **headers: str) -> JSONResponse:
+        return JSONResponse({"error": text}, status, headers=headers)
 
-    app.add_exception_handler(Busy, lambda request, error: _busy())
-    app.add_exception_handler(TooLarge, lambda request, error: say(413, str(error)))
-    app.add_exception_handler(ScorelensError, lambda request, error: say(400, str(error)))
+    app.add_exception_handler(Busy, lambda request, error: answer(
+        503, "the app is busy with other computations; try again soon", **{"Retry-After": "1"}))
+    app.add_exception_handler(TooLarge, lambda request, error: answer(413, str(error)))
+    app.add_exception_handler(ScorelensError, lambda request, error: answer(400, str(error)))
     app.add_exception_handler(ClientDisconnect, lambda request, error: Response(status_code=400))
-    app.add_exception_handler(HTTPException, lambda request, error: say(error.status_code, str(error.detail)))
-    app.add_exception_handler(ValidationError, lambda request, error: say(422, _told(error)))
-    app.add_exception_handler(Exception, lambda request, error: say(
-        500, f"the app made a mistake ({type(error).__name__}); the terminal it runs in tells more"))
+    app.add_exception_handler(HTTPException, lambda request, error: answer(error.status_code, str(error.detail)))
+    app.add_exception_handler(ValidationError, lambda request, error: answer(422, _first_problem(error)))
+    app.add_exception_handler(Exception, lambda request, error: answer(500, internal_error(error)))
 
 
-def _told(error: ValidationError) -> str:
-    """The first thing that is wrong with a question."""
-    (first, *_) = error.errors()
+def _first_problem(error: ValidationError) -> str:
+    first = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return f"the question cannot be read{f' at {where}' if where else ''}: {first['msg']}"
-
-
-def _busy() -> JSONResponse:
-    return JSONResponse({"error": "the app is busy with other computations; it will be free again soon"}, 503,
-                        headers={"Retry-After": "1"})
-
-
-def _bytes_of(text: str) -> bytes:
-    try:
-        return base64.b64decode(text, validate=True)
-    except binascii.Error as error:
-        raise ScorelensError("the picture in this address is damaged") from error
+    return f"invalid request{f' at {where}' if where else ''}: {first['msg']}"

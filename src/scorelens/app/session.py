@@ -1,9 +1,9 @@
-"""The computations behind the page, as generators of messages; nothing in here knows of the web."""
+"""The computations behind the page, as generators of messages, independent of the web server."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,8 +15,8 @@ from torch import Tensor
 
 from scorelens.analysis.fields import cosine, radius, wiener_fields
 from scorelens.analysis.models import build_spec
+from scorelens.app.catalog import Choice, Value, choose_model, list_models
 from scorelens.app.messages import Failure, Field, Message, Moment, Nearest, Stage
-from scorelens.app.offers import Chosen, Value, chosen, offered
 from scorelens.app.recent import Recent
 from scorelens.data.images import ImageSet, to_floats, to_uint8
 from scorelens.denoisers import denoiser_options
@@ -32,16 +32,16 @@ from scorelens.statistics.nearest import nearest_images
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import wide_dtype
 
-STEPS = (5, 10, 20, 50)  # how many noise levels may be asked for
-NEIGHBOURS = 3  # nearest training images that are shown
-WALK_BYTES = 64 * 2**20  # of trajectories kept
-WIENER = Spec("wiener")  # whose field is the row that is shown anyway
-MASK_BYTES = 2**28  # about as much as the masks of denoisers with earlier options may take
+STEPS = (5, 10, 20, 50)  # the grid sizes that a request can choose from
+NEIGHBOURS = 3  # nearest training images per prediction
+TRAJECTORY_BYTES = 64 * 2**20  # of cached trajectories
+MASK_BYTES = 2**28  # approximate limit for the masks of denoisers built with earlier options
+WIENER = Spec("wiener")  # its field is the Wiener row, which is always shown
 
 
 @dataclass(frozen=True)
 class Start:
-    """Where the models begin: at pure noise, or at a picture with as much noise as each level has."""
+    """The starting point: pure noise, or a picture plus the noise of each level."""
 
     seed: int = 0
     steps: int = 10
@@ -49,28 +49,28 @@ class Start:
 
     def __post_init__(self) -> None:
         if self.steps not in STEPS:
-            raise ScorelensError(f"the number of steps is one of {', '.join(map(str, STEPS))}, not {self.steps}")
+            raise ScorelensError(f"the number of steps must be one of {', '.join(map(str, STEPS))}, not {self.steps}")
         if not 0 <= self.seed < 2**32:
-            raise ScorelensError(f"the seed is a number from 0 to {2**32 - 1}, not {self.seed}")
+            raise ScorelensError(f"the seed must be from 0 to {2**32 - 1}, not {self.seed}")
 
 
 class Session:
-    """The images, the models on offer, and what was computed last. All may be called from several threads."""
+    """The images, the models, and a cache of recent results. Thread-safe."""
 
     def __init__(self, images: ImageSet, denoisers: Sequence[str], networks: Sequence[str] = (),
                  device: torch.device | str = "cpu") -> None:
         self.images, self.device = images, torch.device(device)
-        self.models = offered(images, denoisers, networks)
+        self.models = list_models(images, denoisers, networks)
         self._networks: dict[str, Network] = {
             model.id: load_network(name, shape=images.shape)
             for model, name in zip(self.models.values(), networks, strict=False)}  # the networks come first
-        kept = len(self.models) + min(16, MASK_BYTES // (10 * images.dim**2))
-        self._built: Recent[Denoiser] = Recent(kept)
-        self._walks: Recent[list[Step]] = Recent(WALK_BYTES, _bytes)
+        self._first_network = next(iter(self._networks.values()), None)
+        self._denoisers: Recent[Denoiser] = Recent(len(self.models) + min(16, MASK_BYTES // (10 * images.dim**2)))
+        self._trajectories: Recent[list[Step]] = Recent(TRAJECTORY_BYTES, _bytes)
         self._building = threading.Lock()
 
     def describe(self) -> dict[str, Any]:
-        """What the page is told before it asks for anything."""
+        """What the page needs to know at startup: the data, the models and their controls, the noise levels."""
         models = [{"id": model.id, "label": model.label, "network": model.spec is None,
                    "is_row": model.spec == WIENER, "controls": [asdict(control) for control in model.controls]}
                   for model in self.models.values()]
@@ -79,145 +79,139 @@ class Session:
         return {"data": data, "models": models, "steps": list(STEPS),
                 "sigmas": {steps: self.sigmas(steps) for steps in STEPS}}
 
-    def choose(self, name: str, options: Mapping[str, Value]) -> Chosen:
-        return chosen(self.models, name, options)
+    def choose(self, name: str, options: Mapping[str, Value]) -> Choice:
+        return choose_model(self.models, name, options)
 
     def sigmas(self, steps: int) -> list[float]:
-        """The paper's grid, on the steps of the first network."""
-        first = next(iter(self._networks.values()), None)
-        return (ddim_sigmas(steps) if first is None else own_sigmas(first.schedule, steps)).tolist()
+        """The noise levels of the first network's schedule; without a network, the paper's grid."""
+        network = self._first_network
+        return (ddim_sigmas(steps) if network is None else own_sigmas(network.schedule, steps)).tolist()
 
-    def denoiser(self, one: Chosen) -> Denoiser:
-        """Built once for each choice of options."""
-        if one.spec is None:
-            return self._networks[one.model.id]
+    def denoiser(self, choice: Choice) -> Denoiser:
+        """The denoiser of a choice, cached."""
+        if choice.spec is None:
+            return self._networks[choice.model.id]
         with self._building:
-            built = self._built.get(one)
-            if built is None:
-                built = build_spec(self._with_stats(one.spec), self.images, next(iter(self._networks.values()), None))
-                self._built.put(one, built)
-        return built
+            denoiser = self._denoisers.get(choice)
+            if denoiser is None:
+                denoiser = build_spec(self._with_stats(choice.spec), self.images, self._first_network)
+                self._denoisers.put(choice, denoiser)
+        return denoiser
 
     @cached_property
     def stats(self) -> GaussianStats:
-        """Moments of the images; of their leading components alone, if a model asks for that."""
+        """Mean and covariance of the images; only the leading components if a model sets `components`."""
         specs = [model.spec for model in self.models.values() if model.spec is not None]
-        asked = [spec.options["components"] for spec in specs if "components" in spec.options]
-        return fit_gaussian(self.images, components=max(asked, default=None))
+        components = [spec.options["components"] for spec in specs if "components" in spec.options]
+        return fit_gaussian(self.images, components=max(components, default=None))
 
     def _with_stats(self, spec: Spec) -> Spec:
-        """The moments are fitted once for all; but not those of a spec that asks for its own."""
+        """The spec with the shared stats, unless it sets its own."""
         shared = "stats" in denoiser_options(spec.name) and not {"stats", "components"} & set(spec.options)
         return Spec(spec.name, {**spec.options, "stats": self.stats}) if shared else spec
 
-    def walk(self, one: Chosen, start: Start) -> Iterator[Step]:
-        """A trajectory from noise; of a picture, a single step at each noise level."""
-        kept = self._walks.get((one, start))
-        if kept is None:
-            kept = []
-            for step in self._steps(self.denoiser(one), start):
-                kept.append(step)
-                yield step
-            self._walks.put((one, start), kept)
-        else:
-            yield from kept
+    def steps(self, choice: Choice, start: Start) -> Iterator[Step]:
+        """The trajectory from noise, or one step from the noisy picture at each level; cached once complete."""
+        cached = self._trajectories.get((choice, start))
+        if cached is not None:
+            yield from cached
+            return
+        steps = []
+        for step in self._compute_steps(self.denoiser(choice), start):
+            steps.append(step)
+            yield step
+        self._trajectories.put((choice, start), steps)
 
-    def _steps(self, denoiser: Denoiser, start: Start) -> Iterator[Step]:
-        noise, sigmas = self._noise(start), self.sigmas(start.steps)
-        if start.picture is None:
+    def _compute_steps(self, denoiser: Denoiser, start: Start) -> Iterator[Step]:
+        noise, sigmas = seeded_noise(self.images.shape, [start.seed], device=self.device), self.sigmas(start.steps)
+        x0 = self._picture(start)
+        if x0 is None:
             yield from trajectory(denoiser, noise, sigmas)
             return
-        x0 = self._picture(start.picture)
         for sigma in sigmas:
             z = x0 + sigma * noise
             yield Step(sigma, z, denoiser(z, sigma), x0)
 
-    def compared(self, models: Sequence[Chosen], reference: Chosen, start: Start) -> Iterator[Message]:
-        """All that these models do, step by step, beside the reference; one that fails says why, the others go on."""
-        against: list[Step] = []
-        for one in [reference, *(other for other in models if other != reference)]:
-            name = one.model.id
+    def compare(self, choices: Sequence[Choice], reference: Choice, start: Start) -> Iterator[Message]:
+        """Every step of each model, scored against the reference; if a model fails, the others still run."""
+        reference_steps: list[Step] = []
+        for choice in [reference, *(other for other in choices if other != reference)]:
+            name, steps = choice.model.id, reference_steps if choice == reference else []
             yield Stage(name, 0, start.steps, "preparing")
             try:
-                self.denoiser(one)
+                self.denoiser(choice)
                 yield Stage(name, 0, start.steps)
-                taken: list[Step] = []
-                for step in self.walk(one, start):
-                    taken.append(step)
-                    if one == reference:
-                        against.append(step)
-                    yield self._moment(name, taken, against, start) if one in models else Stage(
-                        name, len(taken), start.steps)
-                if one in models:
-                    yield self._nearest(name, torch.cat([step.x0_hat for step in taken]))
+                for step in self.steps(choice, start):
+                    steps.append(step)
+                    yield (self._moment(name, steps, reference_steps, start) if choice in choices
+                           else Stage(name, len(steps), start.steps))
+                if choice in choices:
+                    yield self._nearest(name, torch.cat([step.x0_hat for step in steps]))
             except ScorelensError as error:
                 yield Failure(str(error), name)
 
-    def fields(self, models: Sequence[Chosen], reference: Chosen, start: Start, step: int,
+    def fields(self, choices: Sequence[Choice], reference: Choice, start: Start, step: int,
                pixel: Pixel) -> Iterator[Message]:
-        """The row of the Wiener matrix, then the fields of the models, all at one point of the reference's path."""
-        self._check_pixel(pixel)
+        """The row of the Wiener matrix, then each model's field, all at one step of the reference's trajectory."""
+        (row, column), (_, h, w) = pixel, self.images.shape
+        if not (0 <= row < h and 0 <= column < w):
+            raise ScorelensError(f"pixel ({row}, {column}) is outside the image of {h} x {w}")
         if not 0 <= step < start.steps:
             raise ScorelensError(f"there is no step {step + 1} of {start.steps}")
-        path: list[Step] = []
-        for point in self.walk(reference, start):
-            path.append(point)
-            yield Stage(reference.model.id, len(path), start.steps)
-        sigma, z = path[step].sigma, path[step].z
-        row = wiener_fields(self.stats, self.images.shape, [sigma], [pixel]).values[0, 0]  # [C, H, W]
-        yield _field(None, row, row, pixel)
-        for one in models:
-            if one.spec == WIENER:
+        steps: list[Step] = []
+        for each in self.steps(reference, start):
+            steps.append(each)
+            yield Stage(reference.model.id, len(steps), start.steps)
+        sigma, z = steps[step].sigma, steps[step].z
+        wiener = wiener_fields(self.stats, self.images.shape, [sigma], [pixel]).values[0, 0]  # [C, H, W]
+        yield _field(None, wiener, wiener, pixel)
+        for choice in choices:
+            if choice.spec == WIENER:
                 continue
-            yield Stage(one.model.id, 0, 1, "looking")
+            yield Stage(choice.model.id, 0, 1, "looking")
             try:
-                denoiser = self.denoiser(one)
+                denoiser = self.denoiser(choice)
                 # a formula's field is a small difference of large numbers: float64 where the device has it
-                point_z = z if isinstance(denoiser, Network) else z.to(wide_dtype(z))
-                yield _field(one.model.id, sensitivity(denoiser, point_z, sigma, pixel)[0].cpu(), row, pixel)
+                z_wide = z if isinstance(denoiser, Network) else z.to(wide_dtype(z))
+                yield _field(choice.model.id, sensitivity(denoiser, z_wide, sigma, pixel)[0].cpu(), wiener, pixel)
             except ScorelensError as error:
-                yield Failure(str(error), one.model.id)
+                yield Failure(str(error), choice.model.id)
 
-    def _moment(self, name: str, taken: list[Step], against: list[Step], start: Start) -> Moment:
-        k, step = len(taken) - 1, taken[-1]
-        known = k < len(against)
-        clean = None if start.picture is None else mse(step.x0_hat, self._picture(start.picture)).item()
+    def _moment(self, name: str, steps: list[Step], reference_steps: list[Step], start: Start) -> Moment:
+        k, step, x0 = len(steps) - 1, steps[-1], self._picture(start)
+        reference = reference_steps[k].x0_hat if k < len(reference_steps) else None
         return Moment(name, k, step.sigma, step.z[0], step.x0_hat[0],
-                      r2=r2(step.x0_hat, against[k].x0_hat).item() if known else None,
-                      mse=mse(step.x0_hat, against[k].x0_hat).item() if known else None, picture_mse=clean)
+                      r2=None if reference is None else r2(step.x0_hat, reference).item(),
+                      mse=None if reference is None else mse(step.x0_hat, reference).item(),
+                      picture_mse=None if x0 is None else mse(step.x0_hat, x0).item())
 
     def _nearest(self, name: str, predictions: Tensor) -> Nearest:
-        """The predictions are clipped: that is how they are shown."""
-        found = nearest_images(predictions.clamp(-1, 1), self.images, k=min(NEIGHBOURS, len(self.images)))
-        each = torch.unique(found.indices).tolist()
-        pixels = dict(zip(each, to_uint8(self.images[each]), strict=True))
-        rms = (found.squared_distances / self.images.dim).sqrt()
-        return Nearest(name, found.indices.tolist(), rms.tolist(), pixels, dict(self._classes(each)))
+        """The nearest images to the predictions as the page shows them, that is, clipped."""
+        nearest = nearest_images(predictions.clamp(-1, 1), self.images, k=min(NEIGHBOURS, len(self.images)))
+        distinct = torch.unique(nearest.indices).tolist()
+        pixels = dict(zip(distinct, to_uint8(self.images[distinct]), strict=True))
+        rms = (nearest.squared_distances / self.images.dim).sqrt()
+        return Nearest(name, nearest.indices.tolist(), rms.tolist(), pixels, self._classes(distinct))
 
-    def _classes(self, indices: Iterable[int]) -> Iterator[tuple[int, str]]:
-        names, labels = self.images.class_names, self.images.labels
-        if labels is not None:
-            for index in indices:
-                label = int(labels[index])
-                yield index, names[label] if 0 <= label < len(names) else str(label)
+    def _classes(self, indices: Sequence[int]) -> dict[int, str]:
+        if self.images.labels is None:
+            return {}
+        names = dict(enumerate(self.images.class_names))
+        labels = {index: int(self.images.labels[index]) for index in indices}
+        return {index: names.get(label, str(label)) for index, label in labels.items()}
 
-    def _noise(self, start: Start) -> Tensor:
-        return seeded_noise(self.images.shape, [start.seed], device=self.device)
-
-    def _picture(self, data: bytes) -> Tensor:
-        if len(data) != self.images.dim:
-            raise ScorelensError(f"the picture has {len(data)} bytes, but the images here have {self.images.dim}")
-        raw = torch.from_numpy(np.frombuffer(data, np.uint8).copy()).view(1, *self.images.shape)
+    def _picture(self, start: Start) -> Tensor | None:
+        if start.picture is None:
+            return None
+        size, expected = len(start.picture), self.images.dim
+        if size != expected:
+            raise ScorelensError(f"the picture has {size} bytes, but the images here have {expected}; upload it again")
+        raw = torch.from_numpy(np.frombuffer(start.picture, np.uint8).copy()).view(1, *self.images.shape)
         return to_floats(raw, torch.empty(raw.shape, device=self.device))
 
-    def _check_pixel(self, pixel: Pixel) -> None:
-        _, h, w = self.images.shape
-        if not (0 <= pixel[0] < h and 0 <= pixel[1] < w):
-            raise ScorelensError(f"pixel ({pixel[0]}, {pixel[1]}) is outside the image of {h} x {w}")
 
-
-def _field(name: str | None, field: Tensor, row: Tensor, pixel: Pixel) -> Field:
-    return Field(name, field.sum(dim=0), cosine(field, row), radius(field, pixel))
+def _field(name: str | None, field: Tensor, wiener: Tensor, pixel: Pixel) -> Field:
+    return Field(name, field.sum(dim=0), cosine(field, wiener), radius(field, pixel))
 
 
 def _bytes(steps: list[Step]) -> int:

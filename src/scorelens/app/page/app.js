@@ -1,4 +1,4 @@
-// The page: a state, what is computed for it, and three views of that.
+// The page: a state, the results computed for it, and three views of them.
 
 import { cardsView } from "./cards.js";
 import * as controls from "./controls.js";
@@ -8,28 +8,28 @@ import { pathView } from "./path.js";
 import * as results from "./results.js";
 import { saveJson, savePng } from "./save.js";
 import * as server from "./server.js";
-import { fromAddress, toAddress } from "./state.js";
-import { complain, finishProgress, say, showProgress, showStage } from "./status.js";
-import { pixelAt, whenThemeChanges } from "./tiles.js";
+import { fromHash, toHash } from "./state.js";
+import { hideProgress, setStatus, showError, showProgress, showStage } from "./status.js";
+import { onThemeChange, pixelAt } from "./tiles.js";
 
-const PAUSE = 30; // milliseconds without a change before anything is asked
-const WRITE = 150; // milliseconds between writes of the address: browsers refuse to write it too often
-const SLOW = 300; // milliseconds after which a computation shows its progress
-const LAST_SEED = 2 ** 32 - 1;
+const DEBOUNCE = 30; // milliseconds without a change before a request is sent
+const URL_DELAY = 150; // milliseconds between updates of the URL, which browsers limit in rate
+const SLOW = 300; // milliseconds after which the progress bar appears
+const MAX_SEED = 2 ** 32 - 1;
 
 let session, state, views;
-let running = null; // what aborts the computation under way
-let waiting = null, writing = null, drawing = false;
+let running = null; // the AbortController of the current computation
+let updateTimer = null, urlTimer = null, drawing = false;
 
-async function begin() {
+async function init() {
   try {
     session = await server.session();
   } catch (error) {
-    complain(error.message);
+    showError(error.message);
     return;
   }
   const { data } = session, [channels, height, width] = data.shape;
-  results.fit(data.shape);
+  results.setShape(data.shape);
   document.title = `Scorelens: ${data.name}`;
   byId("about").textContent = `${data.name}: ${data.count.toLocaleString("en")} training images, ${height} × ${width}`
     + `${channels === 1 ? "" : `, ${channels} channels`}. How much of a diffusion model do their statistics explain?`;
@@ -38,27 +38,25 @@ async function begin() {
     fields: fieldsView(byId("fields-view"), session, actions),
     path: pathView(byId("path-view"), session, actions),
   };
-  for (const [name, view] of Object.entries(views)) offerSaves(name, view);
-  controls.listen(session, () => state, actions);
-  addEventListener("hashchange", readAddress);
-  whenThemeChanges(draw);
-  readAddress();
+  for (const [name, view] of Object.entries(views)) addSaveButtons(name, view);
+  controls.init(session, () => state, actions);
+  addEventListener("hashchange", readUrl);
+  onThemeChange(draw);
+  readUrl();
 }
 
-function readAddress() {
-  const read = fromAddress(location.hash, session);
-  state = read.state;
-  if (read.misfits.length)
-    complain(`Some of this address does not fit what is shown here: ${read.misfits.join(", ")}.`);
-  changed();
+function readUrl() {
+  const { state: read, invalid } = fromHash(location.hash, session);
+  if (invalid.length) showError(`Ignored settings in this URL that are not valid here: ${invalid.join(", ")}.`);
+  change(read);
 }
 
-const within = (k, count) => Math.max(0, Math.min(count - 1, k));
+const clamp = (k, count) => Math.max(0, Math.min(count - 1, k));
 
-// Everything that can be done to the state.
+// Everything that changes the state.
 const actions = {
-  seed: seed => change({ seed: within(Math.round(seed) || 0, LAST_SEED + 1) }),
-  step: step => change({ step: within(step, state.steps) }),
+  seed: seed => change({ seed: clamp(Math.round(seed) || 0, MAX_SEED + 1) }),
+  step: step => change({ step: clamp(step, state.steps) }),
   steps: steps => change({ steps, step: Math.round(state.step / (state.steps - 1) * (steps - 1)) }),
   reference: reference => change({ reference }),
   picture: picture => change({ picture }),
@@ -72,107 +70,105 @@ const actions = {
   },
   move(rows, columns) {
     const [, height, width] = session.data.shape, [row, column] = state.pixel;
-    change({ pixel: [within(row + rows, height), within(column + columns, width)] });
+    change({ pixel: [clamp(row + rows, height), clamp(column + columns, width)] });
   },
   cancel() {
-    clearTimeout(waiting);
+    clearTimeout(updateTimer);
     if (!running) return;
     running.abort();
-    say("Cancelled. What was computed so far is shown.");
+    setStatus("Cancelled. The results so far are shown.");
   },
 };
 
-function change(news) {
-  state = { ...state, ...news };
-  changed();
-}
-
-function changed() {
-  writing ??= setTimeout(writeAddress, WRITE);
+function change(changes) {
+  state = { ...state, ...changes };
+  urlTimer ??= setTimeout(writeUrl, URL_DELAY);
   draw();
-  clearTimeout(waiting);
-  waiting = setTimeout(update, PAUSE);
+  clearTimeout(updateTimer);
+  updateTimer = setTimeout(update, DEBOUNCE);
 }
 
-function writeAddress() {
-  writing = null;
-  history.replaceState(null, "", location.pathname + location.search + toAddress(state));
+function writeUrl() {
+  urlTimer = null;
+  history.replaceState(null, "", location.pathname + location.search + toHash(state));
 }
 
-// Ask for what is missing; whatever was being computed for an earlier state is given up.
+// Compute what is missing for the current state; abort the computation for an earlier one.
 async function update() {
   running?.abort();
-  const mine = running = new AbortController(), asked = state, began = performance.now();
+  const controller = running = new AbortController(), requested = state, began = performance.now();
   const slow = setTimeout(showProgress, SLOW);
   document.body.dataset.busy = "true";
   try {
-    const computed = await walk(asked, mine.signal) + await look(asked, mine.signal);
+    const computed = await computeTrajectories(requested, controller.signal)
+      + await computeFields(requested, controller.signal);
     const seconds = (performance.now() - began) / 1000;
     document.body.dataset.seconds = seconds.toFixed(3);
-    if (computed) say(`Computed in ${seconds.toFixed(2)} s`);
+    if (computed) setStatus(`Computed in ${seconds.toFixed(2)} s`);
   } catch (error) {
-    if (error.name !== "AbortError") complain(error.message);
+    if (error.name !== "AbortError") showError(error.message);
   } finally {
     clearTimeout(slow);
-    if (running === mine) finish();
+    if (running === controller) finish();
   }
 }
 
 function finish() {
   running = null;
-  finishProgress();
+  hideProgress();
   document.body.dataset.busy = "false";
   draw();
 }
 
-async function walk(asked, signal) {
-  const wanted = new Set([asked.reference, ...visible(asked).map(model => model.id)]);
-  const missing = [...wanted].filter(id => !results.hasWalk(asked, id));
+async function computeTrajectories(state, signal) {
+  const { reference } = state, isMissing = id => !results.hasTrajectory(state, id);
+  const missing = [...new Set([reference, ...visibleIn(state).map(model => model.id)])].filter(isMissing);
   if (!missing.length) return 0;
-  const order = [asked.reference, ...missing.filter(id => id !== asked.reference)];
-  await listenTo("walk", questionOf(asked, missing), signal, order, message => results.takeWalk(asked, message));
-  return counted(missing, id => results.hasWalk(asked, id));
+  const order = [reference, ...missing.filter(id => id !== reference)];
+  await receive("walk", makeQuery(state, missing), signal, order, message => results.addToTrajectory(state, message));
+  return checkComplete(missing, isMissing);
 }
 
-async function look(asked, signal) {
-  const wanted = visible(asked).filter(model => !model.is_row).map(model => model.id);
-  const missing = wanted.filter(id => !results.hasField(asked, id));
-  if (!missing.length && results.hasField(asked, null)) return 0;
-  const question = { ...questionOf(asked, missing), step: asked.step, pixel: asked.pixel };
-  await listenTo("fields", question, signal, missing, message => results.takeField(asked, message));
-  return counted([null, ...missing], id => results.hasField(asked, id));
+async function computeFields(state, signal) {
+  const isMissing = id => !results.hasField(state, id);
+  const missing = visibleIn(state).filter(model => !model.is_row).map(model => model.id).filter(isMissing);
+  if (!missing.length && !isMissing(null)) return 0;
+  const { step, pixel } = state;
+  await receive("fields", { ...makeQuery(state, missing), step, pixel }, signal, missing,
+    message => results.addField(state, message));
+  return checkComplete([null, ...missing], isMissing);
 }
 
-function counted(asked, isThere) {
-  if (!asked.every(isThere)) throw new Error("The app stopped before it was done.");
-  return asked.length;
+function checkComplete(ids, isMissing) {
+  if (ids.some(isMissing)) throw new Error("The app stopped before the computation was complete.");
+  return ids.length;
 }
 
-const questionOf = (asked, ids) => ({
-  models: ids.map(id => results.pick(asked, id)), reference: results.pick(asked, asked.reference),
-  ...results.start(asked),
+const makeQuery = (state, ids) => ({
+  models: ids.map(id => results.choice(state, id)), reference: results.choice(state, state.reference),
+  ...results.start(state),
 });
 
-async function listenTo(path, question, signal, order, take) {
-  const wait = () => say("The app is busy; this page waits for its turn.");
-  for await (const message of server.stream(path, question, signal, wait)) {
+async function receive(path, query, signal, order, onMessage) {
+  const onBusy = () => setStatus("The app is busy; this page is waiting.");
+  for await (const message of server.stream(path, query, signal, onBusy)) {
     if (message.kind === "stage") showStage(message, order, session);
     else if (message.kind === "failure" && message.model === null) throw new Error(message.error);
     else {
-      take(message);
+      onMessage(message);
       draw();
     }
   }
 }
 
-const visible = ({ hidden }) => session.models.filter(model => !hidden.includes(model.id));
+const visibleIn = ({ hidden }) => session.models.filter(model => !hidden.includes(model.id));
 
-// What the views need to know.
-function sceneOf(state) {
+// The data that the views draw.
+function getScene() {
   const sigmas = session.sigmas[state.steps];
   const named = ({ id, label }) => ({ model: id ?? "wiener-row", label, options: state.options[id] ?? {} });
   return {
-    state, sigmas, sigma: sigmas[state.step], visible: visible(state), named,
+    state, sigmas, sigma: sigmas[state.step], visible: visibleIn(state), named,
     label: id => session.models.find(model => model.id === id).label,
     title: model => [model.label, ...Object.values(named(model).options)].join(", "),
     at: (id, step = state.step) => results.momentOf(state, id, step),
@@ -188,23 +184,22 @@ function draw() {
   drawing = true;
   requestAnimationFrame(() => {
     drawing = false;
-    const scene = sceneOf(state);
-    controls.render(scene);
-    for (const view of Object.values(views)) view.render(scene);
+    const scene = getScene();
+    for (const view of [controls, ...Object.values(views)]) view.render(scene);
   });
 }
 
-function offerSaves(name, view) {
+function addSaveButtons(name, view) {
   const file = () => `scorelens-${session.data.name.replace(/[^\w-]+/g, "-")}-${name}-seed${state.seed}`;
-  const about = () => ({
-    scorelens: session.version, view: name, address: location.origin + location.pathname + toAddress(state),
+  const settings = () => ({
+    scorelens: session.version, view: name, address: location.origin + location.pathname + toHash(state),
     data: session.data, ...results.start(state), reference: state.reference,
   });
-  const png = () => savePng(view.figure(sceneOf(state)), file());
-  const json = () => saveJson({ ...about(), ...view.numbers(sceneOf(state)) }, file());
+  const png = () => savePng(view.figure(getScene()), file());
+  const json = () => saveJson({ ...settings(), ...view.numbers(getScene()) }, file());
   byId(`${name}-view`).querySelector(".saves").append(
     el("button", { type: "button", textContent: "Save PNG", onclick: png }),
     el("button", { type: "button", textContent: "Save JSON", onclick: json }));
 }
 
-begin();
+init();

@@ -1,22 +1,22 @@
-// The bar at the top, the keyboard, and pictures that are chosen or dropped.
+// The bar at the top, the keyboard, and uploads.
 
 import { byId, el, sigmaText } from "./dom.js";
 import * as server from "./server.js";
-import { fitsAddress } from "./state.js";
-import { complain, forgive, say } from "./status.js";
+import { fitsUrl } from "./state.js";
+import { hideError, setStatus, showError } from "./status.js";
 
-const FRAME = 700; // milliseconds for each step of a play
+const FRAME = 700; // milliseconds per step while playing
 const ARROWS = { ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0] };
 
-let session, current, actions, playing = null;
+let session, getState, actions, playing = null;
 
-export function listen(theSession, theState, theActions) {
-  [session, current, actions] = [theSession, theState, theActions];
+export function init(theSession, theGetState, theActions) {
+  [session, getState, actions] = [theSession, theGetState, theActions];
   byId("steps").append(...session.steps.map(steps => el("option", { value: steps, textContent: steps })));
   byId("reference").append(...session.models.map(({ id, label }) => el("option", { value: id, textContent: label })));
   byId("seed").onchange = event => actions.seed(+event.target.value);
-  byId("seed-less").onclick = () => actions.seed(current().seed - 1);
-  byId("seed-more").onclick = () => actions.seed(current().seed + 1);
+  byId("seed-less").onclick = () => actions.seed(getState().seed - 1);
+  byId("seed-more").onclick = () => actions.seed(getState().seed + 1);
   byId("step").oninput = event => actions.step(+event.target.value);
   byId("steps").onchange = event => actions.steps(+event.target.value);
   byId("reference").onchange = event => actions.reference(event.target.value);
@@ -26,11 +26,11 @@ export function listen(theSession, theState, theActions) {
   byId("from-picture").onclick = () => byId("file").click();
   byId("file").onchange = ({ target }) => {
     if (target.files.length) upload(target.files[0]);
-    target.value = ""; // the same file may be chosen again
+    target.value = ""; // so that the same file can be chosen again
   };
-  byId("error").lastElementChild.onclick = forgive;
+  byId("error").lastElementChild.onclick = hideError;
   addEventListener("keydown", onKey);
-  listenToDrops();
+  acceptDrops();
 }
 
 export function render({ state, sigma }) {
@@ -53,7 +53,7 @@ function stop() {
 
 function play(on) {
   clearInterval(playing);
-  playing = on ? setInterval(() => actions.step((current().step + 1) % current().steps), FRAME) : null;
+  playing = on ? setInterval(() => actions.step((getState().step + 1) % getState().steps), FRAME) : null;
   byId("play").setAttribute("aria-pressed", String(on));
   byId("play").textContent = on ? "❚❚" : "▶";
 }
@@ -66,42 +66,41 @@ function onKey(event) {
   if (event.key.toLowerCase() === "p") play(playing === null);
   else if (!rows && !columns) return;
   else if (event.shiftKey) actions.move(rows, columns);
-  else if (columns) actions.step(current().step + columns);
-  else actions.seed(current().seed - rows);
+  else if (columns) actions.step(getState().step + columns);
+  else actions.seed(getState().seed - rows);
   event.preventDefault();
 }
 
-function listenToDrops() {
-  const show = shown => { byId("drop").hidden = !shown; };
-  addEventListener("dragover", event => {
+function acceptDrops() {
+  const highlight = (event, on) => {
     event.preventDefault();
-    show(true);
-  });
-  addEventListener("dragleave", event => { if (event.relatedTarget === null) show(false); });
+    byId("drop").hidden = !on;
+  };
+  addEventListener("dragover", event => highlight(event, true));
+  addEventListener("dragleave", event => { if (event.relatedTarget === null) highlight(event, false); });
   addEventListener("drop", event => {
-    event.preventDefault();
-    show(false);
+    highlight(event, false);
     const [file] = event.dataTransfer.files;
     if (file) upload(file);
-    else complain("That is no file; drop a PNG, JPEG or WebP picture.");
+    else showError("Only files can be dropped here: a PNG, JPEG or WebP picture.");
   });
 }
 
 const megabytes = bytes => `${(bytes / 2 ** 20).toFixed(bytes % 2 ** 20 ? 1 : 0)} MB`;
 
 async function upload(file) {
-  const most = session.limits.bytes;
-  if (file.size > most) {
-    complain(`The file ${file.name} has ${megabytes(file.size)}; pictures of up to ${megabytes(most)} are taken.`);
+  const limit = session.limits.bytes;
+  if (file.size > limit) {
+    showError(`The file ${file.name} has ${megabytes(file.size)}; the limit is ${megabytes(limit)}.`);
     return;
   }
   try {
-    const { picture } = await server.upload(file, () => say("The app is busy; the picture waits for its turn."));
-    forgive();
+    const { picture } = await server.upload(file, () => setStatus("The app is busy; the upload is waiting."));
+    hideError();
     actions.picture(picture);
-    if (!fitsAddress(picture))
-      complain("This picture is too large for the address: a link to this page will not show it.");
+    if (!fitsUrl(picture))
+      showError("This picture is too large for the URL: a link to this page will not include it.");
   } catch (error) {
-    complain(`The file ${file.name} is refused: ${error.message}`);
+    showError(`Cannot use ${file.name}: ${error.message}`);
   }
 }

@@ -1,4 +1,4 @@
-// Elements in one call, and numbers as people read them.
+// DOM elements in one call, and number formatting.
 
 export function el(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
@@ -23,18 +23,18 @@ export const level = sigma => sigma >= 100 ? sigma.toFixed(0) : sigma.toPrecisio
 
 export const sigmaText = sigma => `σ = ${level(sigma)}`;
 
-// A canvas with a frame for the chosen pixel; a click on it chooses another.
-export function tile(name, pick) {
+// A canvas with a frame around the selected pixel; onPick(canvas, event) handles clicks.
+export function tile(name, onPick) {
   const canvas = el("canvas", { role: "img", width: 1, height: 1 });
   const mark = el("i", { className: "mark", hidden: true });
   const box = el("span", { className: "tile" }, canvas, mark);
-  if (pick) {
+  if (onPick) {
     box.classList.add("pick");
-    canvas.addEventListener("click", event => pick(canvas, event));
+    canvas.addEventListener("click", event => onPick(canvas, event));
   }
   return {
     box, canvas, drawn: false, pixel: null,
-    say: text => canvas.setAttribute("aria-label", `${name}: ${text}`),
+    describe: text => canvas.setAttribute("aria-label", `${name}: ${text}`),
     frame(pixel) {
       this.pixel = pixel;
       mark.hidden = pixel === null;

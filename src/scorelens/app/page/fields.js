@@ -1,26 +1,26 @@
-// Where each model looks: fields of one output pixel, the row of the Wiener matrix first.
+// Sensitivity fields of one output pixel, starting with the row of the Wiener matrix.
 
 import { el, number, short, sigmaText, tile } from "./dom.js";
-import { largest, paintSigned } from "./tiles.js";
+import { maxAbs, paintSigned } from "./tiles.js";
 
 export function fieldsView(root, session, actions) {
   const { shape } = session.data;
   const list = root.querySelector(".fields"), heading = root.querySelector("h2"), note = root.querySelector(".note");
   const wiener = { id: null, label: "Wiener filter" };
   const figures = new Map([wiener, ...session.models].map(model => [model.id, fieldFigure(model, actions)]));
-  list.append(...[...figures.values()].map(one => one.root));
+  list.append(...[...figures.values()].map(({ root }) => root));
 
   const shown = scene => [wiener, ...scene.visible.filter(model => !model.is_row)];
 
   function render(scene) {
-    const [row, column] = scene.state.pixel, names = new Set(shown(scene).map(model => model.id));
-    heading.textContent = `Where each model looks for pixel (${row}, ${column}) at ${sigmaText(scene.sigma)}`;
-    note.textContent = "The derivative of this output pixel with respect to every input pixel, at the reference's "
-      + "noisy image: red raises it, blue lowers it, each field to its own largest value. The cosine is to the "
-      + "Wiener filter's row.";
-    for (const [id, one] of figures) {
-      one.root.hidden = !names.has(id);
-      if (!one.root.hidden) renderField(one, scene, id, shape);
+    const [row, column] = scene.state.pixel, ids = new Set(shown(scene).map(model => model.id));
+    heading.textContent = `Sensitivity of output pixel (${row}, ${column}) at ${sigmaText(scene.sigma)}`;
+    note.textContent = "Derivative of this output pixel with respect to each input pixel, at the reference's noisy "
+      + "image. Red is positive, blue negative; each field is scaled to its largest value. Cosines are with the row "
+      + "of the Wiener matrix.";
+    for (const [id, figure] of figures) {
+      figure.root.hidden = !ids.has(id);
+      if (ids.has(id)) renderField(figure, scene, id, shape);
     }
   }
 
@@ -42,26 +42,27 @@ export function fieldsView(root, session, actions) {
 }
 
 function fieldFigure(model, actions) {
-  const part = tile(`Field of ${model.label}`, (canvas, event) => actions.pick(canvas, event));
+  const field = tile(`Field of ${model.label}`, actions.pick);
   const text = el("small"), size = el("small"), error = el("p", { className: "failure", hidden: true });
   const root = el("figure", { className: model.id === null ? "field first" : "field" },
-    part.box, error, el("figcaption", {}, el("strong", { textContent: model.label }), text, size));
+    field.box, error, el("figcaption", {}, el("strong", { textContent: model.label }), text, size));
   if (model.id !== null) root.dataset.model = model.id;
-  return { root, tile: part, text, size, error };
+  return { root, tile: field, text, size, error };
 }
 
-function renderField(one, scene, id, shape) {
-  const found = scene.field(id), failure = scene.fieldFailure(id);
-  one.error.hidden = failure === null;
-  one.error.textContent = failure ?? "";
-  one.root.classList.toggle("stale", !failure && (!found || found.stale));
-  one.tile.box.classList.toggle("empty", !found || failure !== null);
-  one.tile.drawn = Boolean(found);
-  if (!found) return;
-  const { field } = found, top = largest(field.values);
-  paintSigned(one.tile.canvas, field.values, shape, top);
-  one.tile.frame(scene.state.pixel);
-  one.text.textContent = id === null ? "the row of its matrix" : `cosine ${number(field.cosine, 2)}`;
-  one.size.textContent = `largest ${short(top)}`;
-  one.tile.say(`${one.text.textContent}, ${one.size.textContent}, radius ${number(field.radius, 1)} pixels`);
+function renderField(figure, scene, id, shape) {
+  const result = scene.field(id), failure = scene.fieldFailure(id);
+  figure.error.hidden = failure === null;
+  figure.error.textContent = failure ?? "";
+  figure.root.classList.toggle("stale", !failure && (!result || result.stale));
+  figure.tile.box.classList.toggle("empty", !result || failure !== null);
+  figure.tile.drawn = Boolean(result);
+  if (!result) return;
+  const { field } = result, max = maxAbs(field.values);
+  paintSigned(figure.tile.canvas, field.values, shape, max);
+  figure.tile.frame(scene.state.pixel);
+  figure.text.textContent = id === null ? "row of the Wiener matrix" : `cosine ${number(field.cosine, 2)}`;
+  figure.size.textContent = `largest ${short(max)}`;
+  figure.tile.describe(
+    `${figure.text.textContent}, ${figure.size.textContent}, radius ${number(field.radius, 1)} pixels`);
 }

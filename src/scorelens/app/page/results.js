@@ -1,13 +1,13 @@
-// What the app has answered: kept by what was asked, as much as fits, so that going back asks nothing.
+// A cache of the app's results by request, so that returning to an earlier state computes nothing.
 
 import { floats, pixels } from "./tiles.js";
 
-const MOST = 400_000; // values of images for each step: so many answers are kept
+const MAX_VALUES = 400_000; // image values per step in all cached results
 
-let kept = 24;
+let capacity = 24;
 
-export function fit([channels, height, width]) {
-  kept = Math.max(24, Math.min(500, MOST / (channels * height * width)));
+export function setShape([channels, height, width]) {
+  capacity = Math.max(24, Math.min(500, MAX_VALUES / (channels * height * width)));
 }
 
 class Recent {
@@ -15,74 +15,72 @@ class Recent {
 
   get(key) {
     const value = this.#values.get(key);
-    if (value !== undefined) {
-      this.#values.delete(key);
-      this.#values.set(key, value);
-    }
+    if (value !== undefined) this.set(key, value);
     return value;
   }
 
   set(key, value) {
     this.#values.delete(key);
     this.#values.set(key, value);
-    if (this.#values.size > kept) this.#values.delete(this.#values.keys().next().value);
+    if (this.#values.size > capacity) this.#values.delete(this.#values.keys().next().value);
   }
 }
 
-const walks = new Recent(), fields = new Recent();
-const lastWalk = new Map(), lastField = new Map(); // what was seen last of each model, shown pale until there is news
+const trajectories = new Recent(), fields = new Recent();
+const lastTrajectory = new Map(), lastField = new Map(); // of each model, shown faded until the new one arrives
 
-export const pick = (state, id) => ({ model: id, options: state.options[id] ?? {} });
+export const choice = (state, id) => ({ model: id, options: state.options[id] ?? {} });
 
 export const start = state => ({ seed: state.seed, steps: state.steps, picture: state.picture });
 
-const walkKey = (state, id) => JSON.stringify([pick(state, id), pick(state, state.reference), start(state)]);
-const fieldKey = (state, id) => JSON.stringify([walkKey(state, id), state.step, state.pixel]);
+const trajectoryKey = (state, id) =>
+  JSON.stringify([choice(state, id), choice(state, state.reference), start(state)]);
+const fieldKey = (state, id) => JSON.stringify([trajectoryKey(state, id), state.step, state.pixel]);
+const trajectoryOf = (state, id) => trajectories.get(trajectoryKey(state, id));
 
-export const hasWalk = (state, id) => walks.get(walkKey(state, id))?.done ?? false;
+export const hasTrajectory = (state, id) => trajectoryOf(state, id)?.done ?? false;
 export const hasField = (state, id) => fields.get(fieldKey(state, id)) !== undefined;
 
-export function takeWalk(state, message) {
-  const key = walkKey(state, message.model);
-  const walk = walks.get(key) ?? { moments: [], nearest: null, error: null, done: false };
-  walks.set(key, walk);
+export function addToTrajectory(state, message) {
+  const key = trajectoryKey(state, message.model);
+  const trajectory = trajectories.get(key) ?? { moments: [], nearest: null, error: null, done: false };
+  trajectories.set(key, trajectory);
   if (message.kind === "moment")
-    walk.moments[message.step] = { ...message, z: floats(message.z), x0_hat: floats(message.x0_hat) };
-  else if (message.kind === "nearest") Object.assign(walk, { nearest: near(message), done: true });
-  else Object.assign(walk, { error: message.error, done: true });
-  if (walk.done) lastWalk.set(message.model, walk);
+    trajectory.moments[message.step] = { ...message, z: floats(message.z), x0_hat: floats(message.x0_hat) };
+  else if (message.kind === "nearest") Object.assign(trajectory, { nearest: decodeNearest(message), done: true });
+  else Object.assign(trajectory, { error: message.error, done: true });
+  if (trajectory.done) lastTrajectory.set(message.model, trajectory);
 }
 
-export function takeField(state, message) {
+export function addField(state, message) {
   const field = message.kind === "field" ? { ...message, values: floats(message.values), error: null } : message;
   fields.set(fieldKey(state, message.model), field);
   lastField.set(message.model, field);
 }
 
-function near({ indices, rms, images, classes }) {
+function decodeNearest({ indices, rms, images, classes }) {
   const decoded = Object.fromEntries(Object.entries(images).map(([index, text]) => [index, pixels(text)]));
-  return indices.map((some, step) => ({
-    indices: some, rms: rms[step], images: some.map(k => decoded[k]), classes: some.map(k => classes[k]),
+  return indices.map((nearest, step) => ({
+    indices: nearest, rms: rms[step], images: nearest.map(k => decoded[k]), classes: nearest.map(k => classes[k]),
   }));
 }
 
-// A model at a step: as asked, or pale what was seen last.
+// One step of a model: the current result, or the last one, marked stale.
 export function momentOf(state, id, step) {
-  const moment = walks.get(walkKey(state, id))?.moments[step];
+  const moment = trajectoryOf(state, id)?.moments[step];
   if (moment) return { moment, stale: false };
-  const old = lastWalk.get(id)?.moments;
-  return old?.length === state.steps && old[step] ? { moment: old[step], stale: true } : null;
+  const last = lastTrajectory.get(id)?.moments;
+  return last?.length === state.steps && last[step] ? { moment: last[step], stale: true } : null;
 }
 
 export const nearestOf = (state, id) =>
-  (walks.get(walkKey(state, id))?.nearest ?? lastWalk.get(id)?.nearest)?.[state.step] ?? null;
+  (trajectoryOf(state, id)?.nearest ?? lastTrajectory.get(id)?.nearest)?.[state.step] ?? null;
 
-export const failureOf = (state, id) => walks.get(walkKey(state, id))?.error ?? null;
+export const failureOf = (state, id) => trajectoryOf(state, id)?.error ?? null;
 
 export function fieldOf(state, id) {
-  const field = fields.get(fieldKey(state, id)), old = lastField.get(id);
-  if (field) return field.error === null ? { field, stale: false } : null;
-  return old && old.error === null ? { field: old, stale: true } : null;
+  const current = fields.get(fieldKey(state, id)), field = current ?? lastField.get(id);
+  return field?.error === null ? { field, stale: !current } : null;
 }
 
 export const fieldFailureOf = (state, id) => fields.get(fieldKey(state, id))?.error ?? null;

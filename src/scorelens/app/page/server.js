@@ -1,35 +1,35 @@
-// Questions to the app: answers come line by line; every error is a sentence.
+// Requests to the app; responses are streamed line by line, and every error has a readable message.
 
-const TRIES = 40; // while the app is busy
+const MAX_TRIES = 40; // while the app is busy
 const token = new URLSearchParams(location.search).get("token");
 
-// What the browser calls a network error is a sentence here.
-async function heard(promise) {
+// Replaces the browser's network errors by a readable one.
+async function connected(promise) {
   try {
     return await promise;
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Error("The app does not answer. Is scorelens app still running?");
+    throw new Error("The app does not respond. Is scorelens app still running?");
   }
 }
 
 async function send(path, options) {
-  const address = token === null ? `api/${path}` : `api/${path}?token=${encodeURIComponent(token)}`;
-  const answer = await heard(fetch(address, options));
-  if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  const error = new Error(told.error ?? `The app answered with error ${answer.status}.`);
-  error.busy = answer.status === 503;
+  const url = token === null ? `api/${path}` : `api/${path}?token=${encodeURIComponent(token)}`;
+  const response = await connected(fetch(url, options));
+  if (response.ok) return response;
+  const body = await response.json().catch(() => ({}));
+  const error = new Error(body.error ?? `The app returned error ${response.status}.`);
+  error.busy = response.status === 503;
   throw error;
 }
 
-async function patiently(path, options, wait) {
+async function sendWithRetries(path, options, onBusy) {
   for (let tries = 1; ; tries++) {
     try {
       return await send(path, options);
     } catch (error) {
-      if (!error.busy || tries === TRIES) throw error;
-      wait();
+      if (!error.busy || tries === MAX_TRIES) throw error;
+      onBusy();
       await new Promise(resolve => setTimeout(resolve, 250 + 500 * Math.random()));
       options.signal?.throwIfAborted();
     }
@@ -38,16 +38,16 @@ async function patiently(path, options, wait) {
 
 export const session = async () => (await send("session", {})).json();
 
-export const upload = async (file, wait) => (await patiently("picture", { method: "POST", body: file }, wait)).json();
+export const upload = async (file, onBusy) =>
+  (await sendWithRetries("picture", { method: "POST", body: file }, onBusy)).json();
 
-// Each line of the answer, as it comes.
-export async function* stream(path, question, signal, wait) {
-  const body = JSON.stringify(question);
-  const answer = await patiently(path, { method: "POST", body, signal }, wait);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
+// The messages of a response, as they arrive.
+export async function* stream(path, query, signal, onBusy) {
+  const response = await sendWithRetries(path, { method: "POST", body: JSON.stringify(query), signal }, onBusy);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await heard(reader.read());
+    const { value, done } = await connected(reader.read());
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();

@@ -1,0 +1,116 @@
+"""The models that the page can show, and the values that it can choose for their options."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain, count
+from pathlib import Path
+
+from scorelens.data.images import ImageSet
+from scorelens.denoisers import denoiser_options
+from scorelens.denoisers.specs import Spec, parse_specs
+from scorelens.types import ScorelensError, Shape
+from scorelens.validation import unknown
+
+Value = float | int | str
+THRESHOLDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
+BANDWIDTHS: tuple[Value, ...] = ("auto", *(round(0.05 * k, 2) for k in range(21)))
+
+
+def patch_sizes(shape: Shape) -> list[int]:
+    """All odd sizes up to the image's, and one that covers the image from every pixel."""
+    side = max(shape[1:])
+    return [*range(1, side + 1, 2), 2 * side - 1]
+
+
+CONTROLS: dict[str, Callable[[Shape], Sequence[Value]]] = {
+    "threshold": lambda shape: THRESHOLDS,
+    "bandwidth": lambda shape: BANDWIDTHS,
+    "patch_size": patch_sizes,
+    "softmax": lambda shape: ("exact", "batch-mean"),
+}
+
+
+@dataclass(frozen=True)
+class Control:
+    """An option that the page can change: its possible values and the initial one."""
+
+    name: str
+    values: list[Value]
+    value: Value
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A network (spec None) or a denoiser with its spec; compared by identity."""
+
+    id: str
+    label: str
+    spec: Spec | None = None
+    controls: list[Control] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A model with a value for each of its controls."""
+
+    model: Model
+    options: tuple[tuple[str, Value], ...] = ()
+
+    @property
+    def spec(self) -> Spec | None:
+        spec = self.model.spec
+        return None if spec is None else Spec(spec.name, {**spec.options, **dict(self.options)})
+
+
+def list_models(images: ImageSet, denoisers: Iterable[str], networks: Iterable[str]) -> dict[str, Model]:
+    """The networks, then the denoisers, by unique name."""
+    models: dict[str, Model] = {}
+    for network in networks:
+        name = _unique(Path(network).name, models)
+        models[name] = Model(name, name)
+    for text in denoisers:
+        spec, *others = parse_specs(text)
+        if others:
+            raise ScorelensError(f"{text} names several denoisers; give one value for each option")
+        name, controls = _unique(spec.name, models), _controls(spec, images.shape)
+        variable = {control.name for control in controls}
+        fixed = {option: value for option, value in spec.options.items() if option not in variable}
+        models[name] = Model(name, Spec(spec.name, fixed).label, spec, controls)
+    if not models:
+        raise ScorelensError("no model to show: give at least one --model or --reference")
+    return models
+
+
+def choose_model(models: Mapping[str, Model], name: str, options: Mapping[str, Value]) -> Choice:
+    """The model with these options, the others at their initial values; only listed values are allowed."""
+    if name not in models:
+        raise unknown("model", name, models)
+    controls = {control.name: control for control in models[name].controls}
+    for option, value in options.items():
+        if option not in controls:
+            raise unknown(f"option of {name}", option, controls)
+        if value not in controls[option].values:
+            raise ScorelensError(f"{name}: {option} cannot be {value!r} here; it must be one of "
+                                 f"{', '.join(map(str, controls[option].values))}")
+    return Choice(models[name], tuple((key, options.get(key, control.value)) for key, control in controls.items()))
+
+
+def _controls(spec: Spec, shape: Shape) -> list[Control]:
+    known = denoiser_options(spec.name)
+    values = {name: spec.options.get(name, known[name].default) for name in CONTROLS if name in known}
+    return [Control(name, _sorted([*CONTROLS[name](shape), value]), value) for name, value in values.items()]
+
+
+def _sorted(values: Iterable[Value]) -> list[Value]:
+    """The distinct values: strings first, in their order, then numbers by size."""
+    distinct = dict.fromkeys(values)
+    strings = [value for value in distinct if isinstance(value, str)]
+    return [*strings, *sorted(value for value in distinct if not isinstance(value, str))]
+
+
+def _unique(name: str, taken: Mapping[str, object]) -> str:
+    """The name, with a number appended if it is taken."""
+    names = chain([name], (f"{name}-{k}" for k in count(2)))
+    return next(free for free in names if free not in taken)
