@@ -82,7 +82,7 @@ def test_other_data_are_refused(tmp_path):
     write(1)
     with pytest.raises(ScorelensError, match="has changed since the model was saved"):
         AnalyticModel.from_pretrained(tmp_path / "model")
-    with pytest.raises(ScorelensError, match="holds no model"):
+    with pytest.raises(ScorelensError, match="contains no model"):
         AnalyticModel.from_pretrained(tmp_path)
 
 

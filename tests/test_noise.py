@@ -120,7 +120,7 @@ def test_scales_make_the_networks_input_of_z(sigma):
 
 @pytest.mark.parametrize("betas", [[0.1], [0.1, 0.0], [0.0, 0.1], [0.1, -0.1], [0.1, 1.2], [1.0, 0.1], [0.1, math.nan]])
 def test_betas_that_are_no_schedule_are_refused(betas):
-    with pytest.raises(scorelens.ScorelensError, match="given betas are no noise schedule"):
+    with pytest.raises(scorelens.ScorelensError, match="given betas are not a noise schedule"):
         given_betas(betas)
 
 

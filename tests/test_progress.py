@@ -47,5 +47,5 @@ def test_fractions_move_the_bar_within_its_step(monkeypatch):
 @pytest.mark.parametrize(("terminal", "interval"), [(True, 0.1), (False, 15)])
 def test_log_files_are_not_filled(monkeypatch, terminal, interval):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
-    assert progress._manners()["mininterval"] == interval
-    assert progress._manners()["delay"] == 2
+    assert progress._options()["mininterval"] == interval
+    assert progress._options()["delay"] == 2

@@ -1,4 +1,4 @@
-"""`check_denoiser`: the properties that every denoiser, ours or a user's, can be held to."""
+"""`check_denoiser`: tests of the properties that every denoiser must have."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.types import Denoiser, ScorelensError, Shape
 
 DEFAULT_SHAPE: Shape = (1, 8, 8)
-MIDDLE = 1.0  # noise level for the properties that hold at any
-FAR = 1e5  # noise so strong that nothing but the mean is left
+MEDIUM = 1.0  # for properties that hold at any noise level
+STRONG = 1e5  # noise so strong that the posterior mean is the mean of the data
 
 
 class PropertyError(ScorelensError, AssertionError):
-    """A denoiser lacks a property; the message begins with its name."""
+    """A denoiser lacks a property; the message starts with the name of the property."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class _Subject:
     images: ImageSet | None
 
     def noisy(self, sigma: float, count: int = 3, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Noisy images as the denoiser will meet them: training images if there are any, else zeros, plus noise."""
+        """Training images (zeros if there are none) plus noise."""
         x0 = torch.zeros(count, *self.shape)
         if self.images is not None:
             x0 = self.images[[k % len(self.images) for k in range(count)]]
@@ -37,23 +37,22 @@ class _Subject:
 
 
 def check_denoiser(model: Denoiser, images: ImageSet | None = None) -> None:
-    """Raise with the name of the first property of the contract that `model` lacks; return nothing if it has all.
+    """Raise an error that names the first property that `model` lacks.
 
-    `images` are the data it was derived from; without them the model's own `images` are used if it has any. A model
-    that says `converges_to_mean` is also held to that: at overwhelming noise it must return the mean of the data.
+    `images` are the data it was derived from, by default `model.images` if it exists. A model with the attribute
+    `converges_to_mean` must return the mean of the data at very strong noise.
     """
     images = images if images is not None else getattr(model, "images", None)
     shape = images.shape if images is not None else getattr(model, "shape", None) or DEFAULT_SHAPE
     subject = _Subject(model, tuple(shape), images)
     for name, check in PROPERTIES.items():
-        problem = check(subject)
-        if problem:
+        if problem := check(subject):
             raise PropertyError(f"{name}: {problem}")
 
 
 def _shape(s: _Subject) -> str | None:
-    z = s.noisy(MIDDLE)
-    out = s.denoiser(z, MIDDLE)
+    z = s.noisy(MEDIUM)
+    out = s.denoiser(z, MEDIUM)
     if not isinstance(out, Tensor):
         return f"the output must be a tensor, got {type(out).__name__}"
     return None if out.shape == z.shape else f"input {tuple(z.shape)}, output {tuple(out.shape)}: they must be equal"
@@ -61,36 +60,36 @@ def _shape(s: _Subject) -> str | None:
 
 def _dtype(s: _Subject) -> str | None:
     for dtype in (torch.float32, torch.float64):
-        out = s.denoiser(s.noisy(MIDDLE, dtype=dtype), MIDDLE)
+        out = s.denoiser(s.noisy(MEDIUM, dtype=dtype), MEDIUM)
         if out.dtype != dtype:
             return f"input {dtype}, output {out.dtype}: they must be equal"
     return None
 
 
 def _device(s: _Subject) -> str | None:
-    z = s.noisy(MIDDLE)
-    out = s.denoiser(z, MIDDLE)
+    z = s.noisy(MEDIUM)
+    out = s.denoiser(z, MEDIUM)
     return None if out.device == z.device else f"input on {z.device}, output on {out.device}: they must be equal"
 
 
 def _input_unchanged(s: _Subject) -> str | None:
-    z = s.noisy(MIDDLE)
+    z = s.noisy(MEDIUM)
     before = z.clone()
-    s.denoiser(z, MIDDLE)
-    return None if torch.equal(z, before) else "the denoiser wrote into its input z"
+    s.denoiser(z, MEDIUM)
+    return None if torch.equal(z, before) else "the denoiser modified its input z in place"
 
 
 def _deterministic(s: _Subject) -> str | None:
-    z = s.noisy(MIDDLE)
-    gap = (s.denoiser(z, MIDDLE) - s.denoiser(z, MIDDLE)).abs().max().item()
+    z = s.noisy(MEDIUM)
+    gap = (s.denoiser(z, MEDIUM) - s.denoiser(z, MEDIUM)).abs().max().item()
     return None if gap == 0 else f"two calls with the same input differ by {gap:.3g}"
 
 
 def _batch_invariant(s: _Subject) -> str | None:
-    z = s.noisy(MIDDLE)
-    alone = torch.cat([s.denoiser(z[k:k + 1], MIDDLE) for k in range(len(z))])
-    gap = (s.denoiser(z, MIDDLE) - alone).abs().max().item()
-    return None if gap < 1e-3 else f"an image alone and in a batch of {len(z)} differ by {gap:.3g}"
+    z = s.noisy(MEDIUM)
+    alone = torch.cat([s.denoiser(z[k:k + 1], MEDIUM) for k in range(len(z))])
+    gap = (s.denoiser(z, MEDIUM) - alone).abs().max().item()
+    return None if gap < 1e-3 else f"outputs for an image alone and in a batch of {len(z)} differ by {gap:.3g}"
 
 
 def _finite(s: _Subject) -> str | None:
@@ -98,7 +97,7 @@ def _finite(s: _Subject) -> str | None:
     grid = ddim_sigmas(10).tolist()
     for sigma in (min(grid[0], high), max(grid[-1], low)):
         if not torch.isfinite(s.denoiser(s.noisy(sigma), sigma)).all():
-            return f"NaN or infinite values at sigma = {sigma:.4g}, an end of its noise levels"
+            return f"NaN or infinite output at sigma = {sigma:.4g}, an end of its range"
     return None
 
 
@@ -106,8 +105,8 @@ def _mean_limit(s: _Subject) -> str | None:
     if s.images is None or not getattr(s.denoiser, "converges_to_mean", False):
         return None
     total = sum((x.double().sum(dim=0) for x in s.images.chunks()), torch.zeros(s.shape, dtype=torch.float64))
-    gap = (s.denoiser(s.noisy(FAR), FAR) - total / len(s.images)).abs().max().item()
-    return None if gap < 1e-2 else f"at sigma = {FAR:g} the output is {gap:.3g} away from the mean of the data"
+    gap = (s.denoiser(s.noisy(STRONG), STRONG) - total / len(s.images)).abs().max().item()
+    return None if gap < 1e-2 else f"at sigma = {STRONG:g} the output differs from the mean of the data by {gap:.3g}"
 
 
 PROPERTIES: dict[str, Callable[[_Subject], str | None]] = {

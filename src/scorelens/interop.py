@@ -1,13 +1,12 @@
-"""Any denoiser as a drop-in for diffusers' UNet2DModel: its pipelines and schedulers run on closed-form models."""
+"""Any denoiser as a drop-in for diffusers' UNet2DModel, for use with its pipelines and schedulers."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,11 +17,11 @@ from scorelens.types import Denoiser, ScorelensError, Shape
 from scorelens.validation import check_noisy, unknown
 
 CONFIG = "config.json"
-PREDICTIONS = ("epsilon", "sample", "v_prediction")  # as diffusers calls them
+PREDICTIONS = ("epsilon", "sample", "v_prediction")  # diffusers' names
 
 
 class Config(dict[str, Any]):
-    """A dictionary whose entries are attributes too, as diffusers' configs are."""
+    """A dictionary whose entries are also attributes, like diffusers' configs."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -31,18 +30,14 @@ class Config(dict[str, Any]):
             raise AttributeError(name) from error
 
 
-@dataclass(frozen=True)
-class Output:
-    """What a call returns: `sample`, or the first of a tuple."""
+class Output(NamedTuple):
+    """The result of a call: `output.sample` or `output[0]`."""
 
     sample: Tensor
 
-    def __getitem__(self, index: int) -> Tensor:
-        return (self.sample,)[index]
-
 
 class AnalyticModel(nn.Module):
-    """A denoiser that is called as diffusers calls its networks: model(x_t, t).sample is the noise that it predicts.
+    """A denoiser with the interface of diffusers' networks: model(x_t, t).sample is the predicted noise.
 
     >>> pipeline = DDIMPipeline(unet=AnalyticModel.build("locality", "digits"), scheduler=DDIMScheduler())
     """
@@ -53,9 +48,9 @@ class AnalyticModel(nn.Module):
         Args:
             denoiser: any denoiser(z, sigma) -> x0_hat.
             shape: (C, H, W) of its images.
-            prediction_type: what is returned, as the scheduler's setting has it: epsilon, sample or v_prediction.
-            schedule: the noise levels of the timesteps, by default DDPM's, as those of diffusers' schedulers.
-            origin: what the denoiser was built from, so that the model can be saved: see `build`.
+            prediction_type: what is returned: epsilon, sample or v_prediction. The scheduler must have the same.
+            schedule: the noise levels of the timesteps, by default DDPM's, which are also diffusers' default.
+            origin: what the denoiser was built from, required to save the model: see `build`.
         """
         super().__init__()
         if prediction_type not in PREDICTIONS:
@@ -65,74 +60,71 @@ class AnalyticModel(nn.Module):
         self.config = Config(in_channels=c, out_channels=c, sample_size=h if h == w else (h, w),
                              prediction_type=prediction_type, class_embed_type=None, num_class_embeds=None)
         self._origin = dict(origin or {})
-        self.register_buffer("place", torch.zeros(()), persistent=False)  # where the model is, and how precise
+        self.register_buffer("_device_dtype", torch.zeros(()), persistent=False)  # follows .to()
 
     @classmethod
     def build(cls, denoiser: str, data: str, *, data_options: Mapping[str, Any] | None = None,
               prediction_type: str = "epsilon", **options: Any) -> AnalyticModel:
-        """A denoiser of `scorelens.DENOISERS` for a source of images, and options of both.
+        """Build a denoiser of `scorelens.DENOISERS` on a source of images.
 
         Args:
             denoiser: its name.
             data: the source: digits, cifar10, folder:PATH, ...
-            data_options: of load_images: split, resolution, limit, ...
+            data_options: options of load_images: split, resolution, limit, ...
             prediction_type: what is returned.
             options: of the denoiser.
         """
         from scorelens.data import load_images
         from scorelens.denoisers import build_denoiser
 
-        images = load_images(data, **dict(data_options or {}))
-        origin = {"denoiser": denoiser, "options": options, "data": data, "data_options": dict(data_options or {}),
+        data_options = dict(data_options or {})
+        images = load_images(data, **data_options)
+        origin = {"denoiser": denoiser, "options": options, "data": data, "data_options": data_options,
                   "fingerprint": images.fingerprint}
         return cls(build_denoiser(denoiser, images, **options), images.shape, prediction_type=prediction_type,
                    origin=origin)
 
     @property
     def dtype(self) -> torch.dtype:
-        return self._place.dtype
+        return self.get_buffer("_device_dtype").dtype
 
     @property
     def device(self) -> torch.device:
-        return self._place.device
-
-    @property
-    def _place(self) -> Tensor:
-        return self.get_buffer("place")
+        return self.get_buffer("_device_dtype").device
 
     def forward(self, sample: Tensor, timestep: float | Tensor, class_labels: Any = None, *,
                 return_dict: bool = True) -> Output | tuple[Tensor]:
-        """x_t at a timestep to what is predicted of it; the timestep may lie between two of the schedule's."""
+        """The prediction for x_t at a timestep, which may be fractional. `class_labels` is ignored."""
         x, sigma = check_noisy(sample, self.shape), self.schedule.sigma(timestep)
         root = math.sqrt(1 + sigma ** 2)  # z = x_t root, root = 1 / sqrt(a)
         z = x * root
         x0 = self.denoiser(z, sigma)
-        predicted = {"epsilon": lambda: (z - x0) / sigma, "sample": lambda: x0,
-                     "v_prediction": lambda: (z / sigma - x0 * (1 / sigma + sigma)) / root}
-        found = predicted[self.config.prediction_type]().to(sample.dtype)
-        return Output(found) if return_dict else (found,)
+        conversions = {"epsilon": lambda: (z - x0) / sigma, "sample": lambda: x0,
+                       "v_prediction": lambda: (z / sigma - x0 * (1 / sigma + sigma)) / root}
+        prediction = conversions[self.config.prediction_type]().to(sample.dtype)
+        return Output(prediction) if return_dict else (prediction,)
 
     def save_pretrained(self, folder: str | Path, **unused: Any) -> None:
-        """A folder that says how the model was built, and on which data; it does not hold the data."""
+        """Save how the model was built and the fingerprint of its data, not the data themselves."""
         if not self._origin:
-            raise ScorelensError("this model was made from a denoiser, not by AnalyticModel.build: what it was built "
-                                 "from is not known, and cannot be saved")
+            raise ScorelensError("a model made directly from a denoiser cannot be saved; use AnalyticModel.build, "
+                                 "which records how it was built")
         Path(folder).mkdir(parents=True, exist_ok=True)
         write_json(Path(folder) / CONFIG, {"_class_name": type(self).__name__, **self.config, **self._origin,
                                            "sigmas": self.schedule.sigmas.tolist()})
 
     @classmethod
     def from_pretrained(cls, folder: str | Path, **unused: Any) -> AnalyticModel:
-        """Build the model anew; the data must be the same, image for image."""
+        """Rebuild a saved model; raises if its data have changed."""
         path = Path(folder).expanduser() / CONFIG
         try:
             config = json.loads(path.read_text())
         except (OSError, json.JSONDecodeError) as error:
-            raise ScorelensError(f"{folder} holds no model saved by AnalyticModel: {error}") from error
+            raise ScorelensError(f"{folder} contains no model saved by AnalyticModel: {error}") from error
         model = cls.build(config["denoiser"], config["data"], data_options=config["data_options"],
                           prediction_type=config["prediction_type"], **config["options"])
         if model._origin["fingerprint"] != config["fingerprint"]:
             raise ScorelensError(f"{config['data']} has changed since the model was saved: its fingerprint is "
-                                 f"{model._origin['fingerprint']}, that of the saved model {config['fingerprint']}")
+                                 f"{model._origin['fingerprint']}, that of the saved model is {config['fingerprint']}")
         model.schedule = given_sigmas(config["sigmas"])
         return model

@@ -1,4 +1,4 @@
-"""Where a denoiser looks: its sensitivity field d x0_hat[pixel] / d z, at any pixel and noise level."""
+"""Sensitivity fields of any denoiser: d x0_hat[pixel] / d z, at any pixel and noise level."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scorelens.types import Denoiser, ScorelensError, Shape
+from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import check_noisy, check_sigma
 
 Pixel = tuple[int, int]
@@ -25,19 +25,19 @@ def sensitivity(denoiser: Denoiser, z: Tensor, sigma: float, pixel: Pixel | Sequ
     """d x0_hat[pixel] / d z by vector-Jacobian products: [B, C, H, W], or [P, B, C, H, W] for a list of pixels.
 
     Args:
-        denoiser: any; one that offers `at(z, sigma, coordinates)` computes only the outputs that are asked for.
+        denoiser: any denoiser; a method `at(z, sigma, coordinates)`, if it has one, computes only the needed outputs.
         z: noisy images [B, C, H, W].
         sigma: their noise level.
-        pixel: (row, column) of the output, or several.
-        channel: of the output; by default the sum over all.
-        of: the field of x0_hat, or of the noise that it implies, (z - x0_hat) / sigma.
-        wrt: with respect to z, or to DDPM's x_t = z / sqrt(1 + sigma^2).
+        pixel: (row, column) of the output, or a list of them.
+        channel: of the output; by default the sum over all channels.
+        of: the output to differentiate: x0_hat, or the predicted noise (z - x0_hat) / sigma.
+        wrt: differentiate with respect to z, or to DDPM's x_t = z / sqrt(1 + sigma^2).
     """
     sigma = check_sigma(sigma)
-    check_noisy(z, _shape_of(z))
+    check_noisy(z)
     several = len(pixel) > 0 and not isinstance(pixel[0], int)
     pixels: Sequence[Pixel] = pixel if several else [pixel]  # type: ignore[list-item, assignment]
-    fields = torch.stack([_field(denoiser, z, sigma, _coordinates(z, one, channel)) for one in pixels])
+    fields = torch.stack([_field(denoiser, z, sigma, _coordinates(z, p, channel)) for p in pixels])
     if of == "epsilon":
         fields = (_identity(z, pixels, channel) - fields) / sigma
     if wrt == "x_t":
@@ -46,7 +46,7 @@ def sensitivity(denoiser: Denoiser, z: Tensor, sigma: float, pixel: Pixel | Sequ
 
 
 def _field(denoiser: Denoiser, z: Tensor, sigma: float, coordinates: Int[Tensor, "k"]) -> Tensor:
-    """sum_k d x0_hat_k / d z, for each image of the batch."""
+    """sum_k d x0_hat_k / d z for each image of the batch."""
     inputs = z.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         at = getattr(denoiser, "at", None)
@@ -55,7 +55,7 @@ def _field(denoiser: Denoiser, z: Tensor, sigma: float, coordinates: Int[Tensor,
 
 
 def pull_back(denoiser: Denoiser, z: Tensor, sigma: float, u: Tensor) -> Tensor:
-    """J^T u, with J = d x0_hat / d z, for each image of the batch."""
+    """J^T u for each image of the batch, with J = d x0_hat / d z."""
     inputs = z.detach().clone().requires_grad_(True)
     with torch.enable_grad():
         outputs = denoiser(inputs, sigma)
@@ -64,15 +64,15 @@ def pull_back(denoiser: Denoiser, z: Tensor, sigma: float, u: Tensor) -> Tensor:
 
 def _gradient(denoiser: Denoiser, outputs: Tensor, inputs: Tensor, cotangent: Tensor) -> Tensor:
     if not outputs.requires_grad:
-        raise ScorelensError(f"{type(denoiser).__name__} has no gradient: its output does not depend on z smoothly, or "
-                             "it was computed without gradients (torch.no_grad, .detach())")
+        raise ScorelensError(f"{type(denoiser).__name__} has no gradient: it does not depend smoothly on z, or it "
+                             "computes without gradients (torch.no_grad, .detach())")
     (field,) = torch.autograd.grad(outputs, inputs, cotangent)
     return field.detach()
 
 
 def _coordinates(z: Tensor, pixel: Pixel, channel: int | None) -> Int[Tensor, "k"]:
     """The flattened coordinates of a pixel's channels."""
-    c, h, w = _shape_of(z)
+    _, c, h, w = z.shape
     row, column = pixel
     if not (0 <= row < h and 0 <= column < w):
         raise ScorelensError(f"pixel ({row}, {column}) is outside the image of {h}x{w}; rows are 0-{h - 1}, "
@@ -91,16 +91,9 @@ def _identity(z: Tensor, pixels: Sequence[Pixel], channel: int | None) -> Tensor
     return fields.view(len(pixels), 1, *z.shape[1:])
 
 
-def _shape_of(z: Tensor) -> Shape:
-    if not isinstance(z, Tensor) or z.ndim != 4:
-        raise ScorelensError(f"z must be a batch of noisy images [B, C, H, W], got {getattr(z, 'shape', type(z))}")
-    _, c, h, w = z.shape
-    return c, h, w
-
-
 @runtime_checkable
 class Point(Protocol):
-    """A moment of a trajectory, as `scorelens.trajectory` yields it: noisy images and their noise level."""
+    """Noisy images and their noise level, such as a step of a trajectory."""
 
     @property
     def sigma(self) -> float: ...
@@ -111,22 +104,22 @@ class Point(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Fields:
-    """Mean fields of some output pixels at some noise levels."""
+    """Mean fields of output pixels at several noise levels."""
 
     sigmas: list[float]
     pixels: list[Pixel]
     values: Float[Tensor, "sigmas pixels c h w"]
-    samples: int  # each is the mean over so many noisy images
+    samples: int  # noisy images per mean
 
     def save(self, path: Path, **more: Any) -> None:
-        """As an npz file."""
+        """Write an npz file."""
         np.savez(path, sigmas=np.array(self.sigmas), pixels=np.array(self.pixels), values=self.values.cpu().numpy(),
                  samples=self.samples, **more)
 
 
 def mean_fields(denoiser: Denoiser, points: Iterable[Point], pixels: Sequence[Pixel], *, channel: int | None = None,
                 of: Literal["x0", "epsilon"] = "x0", wrt: Literal["z", "x_t"] = "z") -> Fields:
-    """The fields at each point, averaged over its images: along a trajectory, or at noisy images of one's choice."""
+    """The fields at each point (a step of a trajectory or other noisy images), averaged over its images."""
     sigmas, values, samples = [], [], 0
     for point in points:
         fields = sensitivity(denoiser, point.z, point.sigma, pixels, channel=channel, of=of, wrt=wrt)  # [P, B, C, H, W]
@@ -134,5 +127,5 @@ def mean_fields(denoiser: Denoiser, points: Iterable[Point], pixels: Sequence[Pi
         values.append(fields.mean(dim=1))
         samples = len(point.z)
     if not values:
-        raise ScorelensError("no points given: there is no field to average")
+        raise ScorelensError("no points given; give at least one to average fields over")
     return Fields(sigmas, [(int(row), int(column)) for row, column in pixels], torch.stack(values), samples)

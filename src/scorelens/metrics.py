@@ -1,5 +1,4 @@
-"""How close two sets of images are, and how far generated ones are from the data. One definition of each, one value
-per image unless a name says otherwise."""
+"""Distances between predictions and references, and between generated and training images; intervals of means."""
 
 from __future__ import annotations
 
@@ -23,7 +22,7 @@ MEMORIZED_RATIO = 1 / 3  # of the distances to the nearest and second-nearest tr
 def r2(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
     """1 - sum (pred - ref)^2 / sum (ref - mean(ref))^2, the mean over all channels and pixels of an image.
 
-    The paper's score, with the network as reference. NaN where the reference is constant: nothing to explain.
+    The paper's score, with the network as reference. NaN where the reference is constant.
     """
     p, r = _pair(prediction, reference)
     spread = (r - r.mean(dim=1, keepdim=True)).square().sum(dim=1)
@@ -32,7 +31,7 @@ def r2(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
 
 
 def pearson(prediction: Tensor, reference: Tensor) -> Float[Tensor, "b"]:
-    """Pearson correlation over the pixels of an image (Kamb & Ganguli report its median, and call it r2)."""
+    """Pearson correlation over the pixels of an image (Kamb & Ganguli report its median as r2)."""
     p, r = (x - x.mean(dim=1, keepdim=True) for x in _pair(prediction, reference))
     return (p * r).sum(dim=1) / (p.square().sum(dim=1) * r.square().sum(dim=1)).sqrt()
 
@@ -54,34 +53,34 @@ class Novelty:
 
 
 def novelty(images: Tensor, training: ImageSet) -> Novelty:
-    """The nearest training image of each image, exactly, and how far it is."""
+    """The nearest training image of each image and its distance, by exact search."""
     if tuple(images.shape[1:]) != training.shape:
         raise ScorelensError(f"images have shape {tuple(images.shape[1:])}, the training images {training.shape}")
-    found = nearest_images(at_least_float32(images), training, k=min(2, len(training)))
-    mean_squares = found.squared_distances / training.dim
+    nearest = nearest_images(at_least_float32(images), training, k=min(2, len(training)))
+    mean_squares = nearest.squared_distances / training.dim
     first, second = mean_squares[:, 0], mean_squares[:, -1]
-    ratio = torch.where(second > 0, (first / second).sqrt(), 1.0)  # a duplicated training image: both at distance 0
-    return Novelty(found.indices[:, 0], first, first.sqrt(), ratio)
+    ratio = torch.where(second > 0, (first / second).sqrt(), 1.0)  # duplicated training images: both distances are 0
+    return Novelty(nearest.indices[:, 0], first, first.sqrt(), ratio)
 
 
 def memorized(images: Tensor, training: ImageSet, threshold: float = MEMORIZED_RATIO) -> float:
-    """Share of images much closer to one training image than to any other: distance ratio below the threshold."""
+    """Share of images whose distance ratio, nearest to second-nearest training image, is below the threshold."""
     return (novelty(images, training).ratio < threshold).double().mean().item()
 
 
 @dataclass(frozen=True)
 class PrecisionRecall:
-    """Two shares of images: how much of what is generated looks real, and how much of what is real is generated."""
+    """Share of generated images that look real, and share of real images that the generator covers."""
 
     precision: float
     recall: float
 
 
 def precision_recall(generated: Tensor, real: Tensor, k: int = 3, *, chunk: int = 1024) -> PrecisionRecall:
-    """Improved precision and recall (Kynkäänniemi et al. 2019), exactly, but between pixels instead of VGG features.
+    """Improved precision and recall (Kynkäänniemi et al. 2019), computed exactly, on pixels instead of VGG features.
 
-    Precision: the share of generated images inside the ball of a real one, which reaches to its k-th nearest other
-    real image (the boundary counts). Recall: the same with the roles swapped.
+    Precision is the share of generated images inside the ball around some real image, whose radius is the distance
+    to its k-th nearest other real image (the boundary counts). Recall swaps the roles.
     """
     if generated.shape[1:] != real.shape[1:]:
         raise ScorelensError(f"generated images have shape {tuple(generated.shape[1:])}, the real ones "
@@ -91,7 +90,7 @@ def precision_recall(generated: Tensor, real: Tensor, k: int = 3, *, chunk: int 
                              f"{len(generated)} generated and {len(real)} real images")
     g, r = (x.detach().flatten(1).to(wide_dtype(x)) for x in (generated, real))
     if not (g.isfinite().all() and r.isfinite().all()):
-        raise ScorelensError("images hold NaN or infinite values")
+        raise ScorelensError("images contain NaN or infinite values")
     return PrecisionRecall(_share_covered(g, r, k, chunk), _share_covered(r, g, k, chunk))
 
 
@@ -99,25 +98,25 @@ def _share_covered(points: Float[Tensor, "n d"], centres: Float[Tensor, "m d"], 
     """Share of the points within the k-nearest-neighbour ball of at least one centre."""
     covered = torch.zeros(len(points), dtype=torch.bool, device=points.device)
     for start in range(0, len(centres), chunk):
-        some = centres[start:start + chunk]
-        radii = _radii(some, start, centres, k)  # [b, 1], squared
-        distances, scale = expanded_distances(some, points)  # [b, n]
-        refine_(distances, some, points, scale + radii, radii)  # + radii: a far outlier's own norm rounds, too
+        block = centres[start:start + chunk]
+        radii = _radii(block, start, centres, k)  # [b, 1], squared
+        distances, scale = expanded_distances(block, points)  # [b, n]
+        refine_(distances, block, points, scale + radii, radii)  # + radii: an outlier's large norm has rounding errors
         covered |= (distances <= radii).any(dim=0)
     return int(covered.sum()) / len(points)
 
 
-def _radii(some: Float[Tensor, "b d"], start: int, centres: Float[Tensor, "m d"], k: int) -> Float[Tensor, "b 1"]:
-    """Squared distance of centres start, start + 1, ... to the k-th nearest other one."""
-    distances, scale = expanded_distances(some, centres)  # [b, m]
-    distances.diagonal(start).fill_(torch.inf)  # itself
-    refine_(distances, some, centres, scale, distances.kthvalue(k, dim=1, keepdim=True).values)
+def _radii(block: Float[Tensor, "b d"], start: int, centres: Float[Tensor, "m d"], k: int) -> Float[Tensor, "b 1"]:
+    """Squared distance of centres start, start + 1, ... to their k-th nearest other centre."""
+    distances, scale = expanded_distances(block, centres)  # [b, m]
+    distances.diagonal(start).fill_(torch.inf)  # not its own neighbour
+    refine_(distances, block, centres, scale, distances.kthvalue(k, dim=1, keepdim=True).values)
     return distances.kthvalue(k, dim=1, keepdim=True).values
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and the interval that holds it with this confidence."""
+    """A mean and its confidence interval."""
 
     mean: float
     low: float
@@ -132,9 +131,9 @@ def bootstrap(values: Tensor, confidence: float = 0.95, resamples: int = 2000, s
 
 def bootstrap_ratio(values: Tensor, others: Tensor, confidence: float = 0.95, resamples: int = 2000,
                     seed: int = 0) -> Interval:
-    """mean(values) / mean(others) over the same images, with its percentile bootstrap interval.
+    """mean(values) / mean(others) with a percentile bootstrap interval; NaN where mean(others) is 0.
 
-    A draw takes both values of an image. NaN where the other mean is 0.
+    Images are resampled, so the two values of an image stay paired.
     """
     a, b = (x.detach().cpu().double().numpy() for x in (values, others))
     if a.ndim != 1 or len(a) == 0 or a.shape != b.shape:
@@ -147,28 +146,27 @@ def bootstrap_ratio(values: Tensor, others: Tensor, confidence: float = 0.95, re
 
 
 def share_interval(count: int, total: int, confidence: float = 0.95) -> Interval:
-    """A share and Wilson's score interval: it does not collapse where the share is 0 or 1, as a bootstrap would."""
+    """A share and its Wilson score interval, which unlike a bootstrap has positive width at shares 0 and 1."""
     if not 0 <= count <= total or total < 1:
-        raise ScorelensError(f"{count} of {total} is no share")
+        raise ScorelensError(f"{count} of {total} is not a share; give 0 <= count <= total and total >= 1")
     z, p = NormalDist().inv_cdf((1 + confidence) / 2), count / total
-    middle, wide = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
+    middle, half = p + z * z / (2 * total), z * math.sqrt(p * (1 - p) / total + z * z / (4 * total * total))
     scale = 1 + z * z / total
-    return Interval(p, max(0.0, (middle - wide) / scale), min(1.0, (middle + wide) / scale), confidence)
+    return Interval(p, max(0.0, (middle - half) / scale), min(1.0, (middle + half) / scale), confidence)
 
 
 def summary(values: Tensor) -> dict[str, float]:
-    """Mean, std (n - 1), median and 95 % interval of the mean: how a row of results tells one value per image."""
-    interval = bootstrap(values)
-    data = values.detach().double()
-    spread = data.std().item() if len(data) > 1 else 0.0
-    return {"mean": interval.mean, "std": spread, "median": data.quantile(0.5).item(), "low": interval.low,
+    """Mean, std (n - 1), median and 95 % interval of the mean of one value per image, for a row of results."""
+    interval, data = bootstrap(values), values.detach().double()
+    std = data.std().item() if len(data) > 1 else 0.0
+    return {"mean": interval.mean, "std": std, "median": data.quantile(0.5).item(), "low": interval.low,
             "high": interval.high}
 
 
 def _pair(prediction: Tensor, reference: Tensor) -> tuple[Float[Tensor, "b d"], Float[Tensor, "b d"]]:
-    """Both flattened, in float64 where the device has it."""
+    """Both, flattened per image, in float64 where the device supports it."""
     if prediction.shape != reference.shape:
         raise ScorelensError(f"prediction and reference differ in shape: {tuple(prediction.shape)} and "
                              f"{tuple(reference.shape)}")
-    dtype = torch.float32 if prediction.device.type == "mps" else torch.float64
+    dtype = wide_dtype(prediction)
     return prediction.flatten(1).to(dtype), reference.flatten(1).to(dtype)

@@ -1,14 +1,13 @@
-"""Progress bars with an estimate, on anything over two seconds; silent unless a command asked for them.
+"""Progress bars with a time estimate, for work that takes over two seconds; shown only within `shown()`.
 
-A command opens `bar`; whatever runs inside reports with `track` (an iteration) or `fraction` (how far the current
-step has come), and neither knows nor cares whether anyone is looking.
+Library code reports with `track` and `steps` (iterations) and `fraction` (progress within a step), shown or not.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
@@ -16,23 +15,18 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 _shown: ContextVar[bool] = ContextVar("progress_shown", default=False)
-_steps: ContextVar[tqdm | _Watch | None] = ContextVar("progress_steps", default=None)
+_steps: ContextVar[tqdm | _Callback | None] = ContextVar("progress_steps", default=None)
 
 
-@contextmanager
-def shown() -> Iterator[None]:
-    """Show bars on stderr within this block (the command line does; the library alone stays quiet)."""
-    token = _shown.set(True)
-    try:
-        yield
-    finally:
-        _shown.reset(token)
+def shown() -> AbstractContextManager[None]:
+    """Show bars on stderr within this block: the command line does; the library is silent by default."""
+    return _set(_shown, True)
 
 
 def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "it", *, first: int = 0,
           note: Callable[[T], str] | None = None) -> Iterator[T]:
-    """The items, with a bar once they have taken two seconds: from `first`, and with a note on the latest item."""
-    bar = tqdm(items, label, total, unit=unit, initial=first, disable=not _shown.get(), **_manners())
+    """The items, with a bar after two seconds. It starts at `first` and shows a note on the latest item."""
+    bar = tqdm(items, label, total, unit=unit, initial=first, disable=not _shown.get(), **_options())
     for item in bar:
         if note is not None and not bar.disable:
             bar.set_postfix_str(note(item), refresh=False)
@@ -40,24 +34,20 @@ def track(items: Iterable[T], label: str, total: int | None = None, unit: str = 
 
 
 def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
-    """Like `track` for a few long steps: what runs inside one moves the bar with `fraction`."""
+    """Like `track`, for a few long steps: code within a step moves the bar with `fraction`."""
     if not _shown.get():
         yield from items
         return
     with tqdm(desc=label, total=total, bar_format="{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]",
-              **_manners()) as bar:
-        token = _steps.set(bar)
-        try:
-            for done, item in enumerate(items, start=1):
-                bar.update(done - bar.n)
-                yield item
-        finally:
-            _steps.reset(token)
+              **_options()) as bar, _set(_steps, bar):
+        for done, item in enumerate(items, start=1):
+            bar.update(done - bar.n)
+            yield item
 
 
 def weighted(items: Sequence[T], label: str, weights: Sequence[float]) -> Iterator[T]:
-    """Like `track` for items of very unequal length: the estimate goes by their weights."""
-    with tqdm(desc=label, total=sum(weights), disable=not _shown.get(), **_manners(),
+    """Like `track`, for items of very unequal duration: the estimate uses their weights."""
+    with tqdm(desc=label, total=sum(weights), disable=not _shown.get(), **_options(),
               bar_format="{l_bar}{bar}|{postfix} [{elapsed}<{remaining}]") as bar:
         for done, (item, weight) in enumerate(zip(items, weights, strict=True), start=1):
             yield item
@@ -65,34 +55,38 @@ def weighted(items: Sequence[T], label: str, weights: Sequence[float]) -> Iterat
             bar.update(weight)
 
 
-def _manners() -> dict[str, Any]:
-    """Nothing in the first two seconds, nothing left behind, and a log file is not filled with it."""
+def _options() -> dict[str, Any]:
+    """Bars appear after two seconds, are cleared at the end, and are rarely written to log files."""
     return {"delay": 2, "leave": False, "mininterval": 0.1 if sys.stderr.isatty() else 15}
 
 
 def fraction(done: float) -> None:
-    """The current step of `steps` is this far (0 to 1)."""
+    """Report that the current step of `steps` is done to this fraction (0 to 1)."""
     bar = _steps.get()
     if bar is not None:
         bar.update(int(bar.n) + min(done, 0.999) - bar.n)
 
 
-class _Watch:
-    """Stands where a bar would."""
+def watched(callback: Callable[[float], None]) -> AbstractContextManager[None]:
+    """Call `callback` on every `fraction` of this thread; it may cancel the work by raising."""
+    return _set(_steps, _Callback(callback))
 
-    def __init__(self, tell: Callable[[float], None]) -> None:
-        self.n, self._tell = 0.0, tell
 
-    def update(self, more: float) -> None:
-        self.n += more
-        self._tell(self.n)
+class _Callback:
+    """Replaces a bar."""
+
+    def __init__(self, callback: Callable[[float], None]) -> None:
+        self.n, self._callback = 0.0, callback
+
+    def update(self, by: float) -> None:
+        self.n += by
+        self._callback(self.n)
 
 
 @contextmanager
-def watched(tell: Callable[[float], None]) -> Iterator[None]:
-    """`tell` hears every `fraction` of this thread, and may end the work by raising."""
-    token = _steps.set(_Watch(tell))
+def _set(variable: ContextVar[Any], value: Any) -> Iterator[None]:
+    token = variable.set(value)
     try:
         yield
     finally:
-        _steps.reset(token)
+        variable.reset(token)

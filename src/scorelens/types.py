@@ -1,4 +1,4 @@
-"""The one contract, `denoiser(z, sigma) -> x0_hat`, the shapes in our signatures, and errors meant for users."""
+"""The contract `denoiser(z, sigma) -> x0_hat`, the shape aliases of our signatures, and user-facing errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 from jaxtyping import Float
 from torch import Tensor
 
-Images = Float[Tensor, "b c h w"]  # a batch of images in [-1, 1], or noisy ones
+Images = Float[Tensor, "b c h w"]  # a batch of images in [-1, 1], clean or noisy
 Flat = Float[Tensor, "b d"]  # the same, flattened to D = C*H*W coordinates
 Shape = tuple[int, int, int]  # (C, H, W)
 
@@ -20,8 +20,8 @@ class Denoiser(Protocol):
 
 
 class ScorelensError(ValueError):
-    """A mistake the user can mend: one line that names the thing and the way out. The command line exits with 2."""
+    """A user error: one line that names the problem and the fix. The command line exits with 2."""
 
 
 class CheckFailedError(Exception):
-    """What a command was asked to hold does not hold. The command line exits with 1, so that a pipeline can stop."""
+    """A condition that a command was asked to check is false. The command line exits with 1 so that CI can stop."""

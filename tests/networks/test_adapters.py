@@ -78,7 +78,7 @@ def test_what_a_model_may_return(wrap: Any) -> None:
 
 
 @pytest.mark.parametrize(("output", "message"), [(None, "returned NoneType"), ((), "returned tuple"),
-                                                 (torch.zeros(3, 2, 4, 5), r"into \[3, 2, 4, 5\]")])
+                                                 (torch.zeros(3, 2, 4, 5), r"to \[3, 2, 4, 5\]")])
 def test_what_it_may_not(output: Any, message: str) -> None:
     with pytest.raises(ScorelensError, match=message):
         Network(lambda x, t: output, "x0", LINEAR)(X0, 1.0)

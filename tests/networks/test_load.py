@@ -138,7 +138,7 @@ def test_a_unet_with_classes(tmp_path: Path) -> None:
 
 
 def test_labels_that_do_not_fit(tmp_path: Path, folder: Path) -> None:
-    refused("knows no classes; leave out the label 2", folder, label=2)
+    refused("is not conditional on classes; omit the label 2", folder, label=2)
     dit = save_pipeline(tmp_path / "dit", tiny_dit(), DDPMScheduler())
     refused("has no class 4; its labels are 0 ... 2 or null", dit, label=4)
 
@@ -181,8 +181,8 @@ def test_without_a_scheduler_ddpm_is_assumed_and_said(folder: Path) -> None:
     shutil.rmtree(folder / "scheduler")
     network = load_network(folder)
     same_as_diffusers(network, tiny_unet(), DDPMScheduler())
-    assert network.describe()["assumed"] == ("there is no scheduler config: taken to predict epsilon "
-                                             "at linear noise levels")
+    assert network.describe()["assumed"] == ("no scheduler config: assumed to predict epsilon at linear noise "
+                                             "levels")
     assert "assumed" not in load_network(folder, parametrization="v", schedule=beta_schedule()).describe()
     assert load_network(folder, parametrization="velocity").schedule.kind == "flow"
 
@@ -253,8 +253,8 @@ def test_size_is_the_datas_where_the_unet_takes_any(tmp_path: Path) -> None:
 @pytest.mark.parametrize("shape", [(3, 8, 8), (1, 28, 28), (1, 8, 10)])
 def test_data_that_do_not_fit_are_refused_before_weights_are_read(folder: Path, shape: tuple) -> None:
     (folder / "unet" / WEIGHTS).unlink()
-    refused(f"expects 1 x 8 x 8 images, the data are {shape[0]} x {shape[1]} x {shape[2]}; --channels / --resolution",
-            folder, shape=shape)
+    refused(f"expects 1 x 8 x 8 images, the data are {shape[0]} x {shape[1]} x {shape[2]}; "
+            "convert the data with --channels / --resolution", folder, shape=shape)
 
 
 def test_the_shape_of_a_rectangle(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_an_index_lets_no_pickle_in(folder: Path) -> None:
     torch.save(tiny_unet().state_dict(), folder / "unet" / "shard.bin")
     index = {"metadata": {}, "weight_map": dict.fromkeys(tiny_unet().state_dict(), "shard.bin")}
     (folder / "unet" / f"{WEIGHTS}.index.json").write_text(json.dumps(index))
-    refused("names files that are no safetensors", folder)
+    refused("names files that are not safetensors", folder)
 
 
 def test_safetensors_go_before_a_pickle(folder: Path) -> None:
@@ -315,10 +315,10 @@ def test_safetensors_go_before_a_pickle(folder: Path) -> None:
 
 def test_no_weights_at_all(folder: Path) -> None:
     (folder / "unet" / WEIGHTS).unlink()
-    refused("holds no weights", folder)
+    refused("contains no weights", folder)
     (folder / "unet" / "model.ckpt").write_bytes(b"junk")
     refused(r"as a pickle \(model.ckpt\)", folder)
-    refused("holds no weights: diffusers calls them", folder, trust_pickle=True)
+    refused("contains no weights: diffusers names them", folder, trust_pickle=True)
 
 
 def rewrite(file: Path, **changes: Any) -> None:
@@ -327,7 +327,7 @@ def rewrite(file: Path, **changes: Any) -> None:
 
 def test_a_missing_or_broken_config(folder: Path) -> None:
     config = folder / "unet" / "config.json"
-    for text, message in (("{", r"config.json cannot be read as JSON"), ("[1]", "holds a JSON list, not an object")):
+    for text, message in (("{", r"config.json cannot be read as JSON"), ("[1]", "contains a JSON list, not an object")):
         config.write_text(text)
         refused(message, folder)
     config.write_bytes(b"\xff\xfe\x00")
@@ -342,7 +342,7 @@ def test_a_missing_or_broken_config(folder: Path) -> None:
     ({"in_channels": 6}, "takes 6 channels and returns 1"),
     ({"class_embed_type": "timestep"}, "class_embed_type 'timestep'"),
     ({"time_embedding_type": "learned"}, "learned time embedding"),
-    ({"block_out_channels": 3}, "config.json of .* is no UNet2DModel's"),
+    ({"block_out_channels": 3}, "config.json of .* does not describe a UNet2DModel"),
     ({"down_block_types": ["NoBlock", "DownBlock2D"]}, "damaged, incomplete or not of the UNet2DModel"),
     ({"block_out_channels": [8, 12]}, "damaged, incomplete or not of the UNet2DModel")])
 def test_configs_that_we_cannot_read(folder: Path, changes: dict, message: str) -> None:
@@ -355,7 +355,7 @@ def test_configs_that_we_cannot_read(folder: Path, changes: dict, message: str) 
     ({"prediction_type": None}, "unknown prediction type"),
     ({"beta_schedule": "sigmoid"}, "unknown beta schedule 'sigmoid'"),
     ({"beta_start": "low"}, "scheduler config of .* cannot be read"),
-    ({"trained_betas": [0.1]}, "no noise schedule"), ({"trained_betas": [0.1, 1.5, 0.2]}, "no noise schedule"),
+    ({"trained_betas": [0.1]}, "not a noise schedule"), ({"trained_betas": [0.1, 1.5, 0.2]}, "not a noise schedule"),
     ({"trained_betas": ["a"]}, "scheduler config of .* cannot be read"),
     ({"beta_schedule": None}, "unknown beta schedule"),
     ({"_class_name": "EulerDiscreteScheduler", "timestep_type": "continuous"}, "timestep_type = 'continuous'"),
@@ -370,7 +370,7 @@ def test_schedulers_that_we_cannot_read(folder: Path, changes: dict, message: st
 @pytest.mark.parametrize("name", ["EDMEulerScheduler", "ScoreSdeVeScheduler", "IPNDMScheduler", "MyScheduler", None])
 def test_schedulers_without_betas(folder: Path, name: str | None) -> None:
     (folder / "scheduler" / "scheduler_config.json").write_text(json.dumps({"_class_name": name}))
-    refused(f"has the scheduler {name}; those with betas", folder)
+    refused(f"has the unsupported scheduler {name}; supported: those with betas", folder)
     assert load_network(folder, parametrization="epsilon", schedule=beta_schedule()).describe()["parameters"] > 0
 
 
@@ -413,7 +413,7 @@ def test_offline_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
         raise OSError("We couldn't connect\nto the hub")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
-    refused("someone/net is neither a folder nor could it be downloaded from the hub: We couldn't connect to the hub",
+    refused("someone/net is not a folder and could not be downloaded from the hub: We couldn't connect to the hub",
             "someone/net")
 
 
@@ -429,7 +429,7 @@ def test_modules_and_callables() -> None:
     z = seeded_noise((1, 8, 8), [0])
     torch.testing.assert_close(load_network(lambda z, sigma: z / 2, parametrization="denoised")(z, 3.0), z / 2)
     torch.testing.assert_close(load_network(lambda x, t: 0 * x, parametrization="velocity")(z, 3.0), z / 4)
-    refused("say what this network predicts: parametrization=, one of epsilon", model)
+    refused("specify what this network predicts: parametrization=, one of epsilon", model)
     refused("schedule=", model, parametrization="v")
 
 
@@ -439,7 +439,7 @@ def test_a_module_of_diffusers_knows_its_images_and_classes() -> None:
     assert network.shape == (1, 8, 8) and network.label == 3
     refused("DiTTransformer2DModel expects 1 x 8 x 8 images", tiny_dit(), shape=(3, 8, 8), **options)
     assert load_network(lambda x, t, class_labels: x, label=2, shape=(3, 4, 4), **options).label == 2
-    refused("the label must be the number of a class", lambda x, t: x, label="null", **options)
+    refused("the label must be a class number", lambda x, t: x, label="null", **options)
 
 
 def test_float64_and_gradients(folder: Path) -> None:

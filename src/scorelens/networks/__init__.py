@@ -1,4 +1,4 @@
-"""Networks as denoisers: reference architectures and their training, the zoo, and anyone's checkpoint."""
+"""Networks as denoisers: reference architectures and their training, the zoo, and other checkpoints."""
 
 from scorelens.networks.adapters import PARAMETRIZATIONS, Network
 from scorelens.networks.load import load_network

@@ -1,4 +1,4 @@
-"""Any diffusion network as a denoiser: what it predicts and how it counts noise, translated to x0_hat(z, sigma)."""
+"""Any diffusion network as a denoiser: its prediction and timestep converted to x0_hat(z, sigma)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def from_epsilon(epsilon: Images, z: Images, sigma: float) -> Images:
 
 
 def from_x0(x0: Images, z: Images, sigma: float) -> Images:
-    """diffusers' "sample", or EDM's D(z, sigma): there is nothing to translate."""
+    """diffusers' "sample", or EDM's D(z, sigma): x0 itself."""
     return x0
 
 
@@ -48,10 +48,10 @@ PARAMETRIZATIONS: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 
 @final
 class Network:
-    """A trained network as a Denoiser: raw x0_hat, not clipped, differentiable in z, in the precision of z.
+    """A trained network as a Denoiser: x0_hat is not clipped, is differentiable in z and has the dtype of z.
 
-    A module is copied as it is now and never trained through here: evaluation mode, no gradients of the weights; one
-    converted copy is kept for each device and precision it meets. Any other callable is used as it is.
+    A module is copied at construction, in evaluation mode and without gradients of its weights; a converted copy is
+    cached for each device and dtype of z. Any other callable is used unchanged.
     """
 
     def __init__(self, model: Callable[..., Any], parametrization: str, schedule: Schedule, shape: Shape | None = None,
@@ -59,52 +59,54 @@ class Network:
                  origin: Mapping[str, Any] | None = None) -> None:
         """
         Args:
-            model: called as model(x_t, t), with t [B]; for "denoised" as model(z, sigma), with one sigma, a tensor [].
+            model: called as model(x_t, t) with t [B], or for "denoised" as model(z, sigma) with a scalar tensor.
             parametrization: what it returns, a name in PARAMETRIZATIONS.
             schedule: its noise levels.
-            shape: (C, H, W) of its images, checked at each call where it is known.
-            label: the class it is to denoise, given to the model as class_labels= [B].
-            card: what its authors say of it.
-            origin: where it comes from, for the record of a run.
+            shape: (C, H, W) of its images, checked at each call if given.
+            label: the class to denoise, passed to the model as class_labels= [B].
+            card: its model card.
+            origin: its source, recorded by `describe`.
         """
         if parametrization not in PARAMETRIZATIONS:
             raise unknown("parametrization", parametrization, PARAMETRIZATIONS)
         self.parametrization, self.schedule, self.shape, self.label = parametrization, schedule, shape, label
         self.card, self._origin = dict(card or {}), dict(origin or {})
-        self._model = _frozen(model) if isinstance(model, nn.Module) else model
+        self._model = copy.deepcopy(model).eval().requires_grad_(False) if isinstance(model, nn.Module) else model
         self._copies: dict[tuple[torch.device, torch.dtype], nn.Module] = {}
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.shape or _shape_of(z))
+        sigma, z = check_sigma(sigma), check_noisy(z, self.shape)
         wide = at_least_float32(z)
         output = self._predict(self.schedule.scale(sigma) * wide, self.schedule.time(sigma))
         return PARAMETRIZATIONS[self.parametrization](output, wide, sigma).to(z.dtype)
 
     @property
     def sigma_range(self) -> tuple[float, float]:
-        """The noise levels it knows."""
+        """The lowest and the highest noise level of its training."""
         return self.schedule.range
 
     def describe(self) -> dict[str, Any]:
-        """What ran, for the record of a run."""
+        """Its source, settings and weights, for the record of a run."""
         low, high = self.schedule.range
-        return {**self._origin, "class": _class_name(self._model), "parameters": self._count,
+        weights = list(self._model.parameters()) if isinstance(self._model, nn.Module) else None
+        return {**self._origin, "class": getattr(self._model, "__name__", type(self._model).__name__),
+                "parameters": None if weights is None else sum(p.numel() for p in weights),
                 "parametrization": self.parametrization, "schedule": self.schedule.kind,
                 "sigmas": [low, high if math.isfinite(high) else None], "label": self.label, "weights": self._hash}
 
     def _predict(self, x: Images, time: float) -> Images:
-        """The model's output for x_t. Of twice the channels the first half: the second is a learned variance."""
+        """The model's output for x_t, without the learned variance in a second half of the channels."""
         t = torch.full(() if self.parametrization == "denoised" else (len(x),), time, dtype=x.dtype, device=x.device)
         options = {} if self.label is None else {"class_labels": torch.full((len(x),), self.label, device=x.device)}
         output = _as_tensor(self._model_like(x)(x, t, **options))
         if output.ndim == 4 and output.shape[1] == 2 * x.shape[1]:
             output = output[:, :x.shape[1]]
         if output.shape != x.shape:
-            raise ScorelensError(f"the network turned {list(x.shape)} into {list(output.shape)}: they must be equal")
+            raise ScorelensError(f"the network maps {list(x.shape)} to {list(output.shape)}: the shapes must be equal")
         return output
 
     def _model_like(self, x: Tensor) -> Callable[..., Any]:
-        """The model on the device and in the precision of x."""
+        """The model on the device and in the dtype of x."""
         if not isinstance(self._model, nn.Module):
             return self._model
         key = (x.device, x.dtype)
@@ -112,17 +114,9 @@ class Network:
             self._copies[key] = self._model if _is_like(self._model, x) else copy.deepcopy(self._model).to(x)
         return self._copies[key]
 
-    @property
-    def _count(self) -> int | None:
-        return sum(p.numel() for p in self._model.parameters()) if isinstance(self._model, nn.Module) else None
-
     @cached_property
     def _hash(self) -> str | None:
         return _weights_hash(self._model) if isinstance(self._model, nn.Module) else None
-
-
-def _frozen(model: nn.Module) -> nn.Module:
-    return copy.deepcopy(model).eval().requires_grad_(False)
 
 
 def _is_like(model: nn.Module, x: Tensor) -> bool:
@@ -130,27 +124,14 @@ def _is_like(model: nn.Module, x: Tensor) -> bool:
     return all(tensor.device == x.device and tensor.dtype == x.dtype for tensor in floats)
 
 
-def _shape_of(z: Tensor) -> Shape:
-    """What z says itself, for a network that takes any shape."""
-    if not isinstance(z, Tensor) or z.ndim != 4:
-        found = tuple(z.shape) if isinstance(z, Tensor) else type(z).__name__
-        raise ScorelensError(f"z must be a floating-point tensor [B, C, H, W], got {found}")
-    _, c, h, w = z.shape
-    return c, h, w
-
-
 def _as_tensor(output: Any) -> Tensor:
-    """A model returns a tensor, a tuple that begins with one, or diffusers' output with its `sample`."""
+    """The prediction in a model's output: a tensor, a tuple that starts with one, or an object with `.sample`."""
     if isinstance(output, Tensor):
         return output
-    found = output[0] if isinstance(output, tuple) and output else getattr(output, "sample", None)
-    if isinstance(found, Tensor):
-        return found
+    first = output[0] if isinstance(output, tuple) and output else getattr(output, "sample", None)
+    if isinstance(first, Tensor):
+        return first
     raise ScorelensError(f"the network returned {type(output).__name__}, not a tensor, a tuple of them or a .sample")
-
-
-def _class_name(model: Callable[..., Any]) -> str:
-    return getattr(model, "__name__", type(model).__name__)
 
 
 def _weights_hash(model: nn.Module) -> str:

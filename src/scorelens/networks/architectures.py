@@ -1,9 +1,10 @@
-"""Reference networks, built from diffusers' own classes: the DDPM U-Net without and with self-attention, and a DiT."""
+"""Reference networks built from diffusers' classes: the DDPM U-Net without and with self-attention, and a DiT."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from scorelens.types import ScorelensError, Shape
@@ -13,23 +14,23 @@ if TYPE_CHECKING:
     from torch import nn
 
 Prediction = Literal["epsilon", "x0", "v"]
-SMALLEST = 4  # side of the coarsest level of a U-Net
+MIN_SIDE = 4  # side of the coarsest level of a U-Net
 
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes and recipe that belong together. `widths` are the channels of the U-Net's levels, finest first."""
+    """Network sizes and their training recipe."""
 
-    widths: tuple[int, ...]
+    widths: tuple[int, ...]  # channels of the U-Net's levels, finest first
     blocks: int  # residual blocks per level
     groups: int  # of the group normalization
-    attention_side: int  # levels of at most this side attend, where attention is asked for
+    attention_side: int  # with attention, levels up to this side have it
     dropout: float
     dit: tuple[int, int, int]  # layers, heads, channels per head
     prediction: Prediction  # what the network is trained to predict
-    weighting: float  # of the loss of v over noise levels: a^weighting
+    weighting: float  # the loss of v at each noise level is multiplied by a^weighting
     learning_rate: float
-    decay: bool  # of the learning rate, to zero along a half cosine
+    decay: bool  # cosine decay of the learning rate to zero
     ema: float  # decay of the averaged weights
     epochs: int
 
@@ -49,7 +50,7 @@ def _paper(side: int) -> Preset:
 
 
 def _small(side: int) -> Preset:
-    """Under 1.5 M parameters (8x8: 0.3 M), for two CPU cores. The recipe was found by measurement: docs/zoo.md."""
+    """Under 1.5 M parameters (8x8: 0.3 M), for two CPU cores. docs/zoo.md has the measurements behind it."""
     tiny = side <= 8
     return Preset((32, 32) if tiny else (32, 56, 64, 64), blocks=1, groups=8, attention_side=4,
                   dropout=0.05 if tiny else 0.0, dit=(3, 4, 16) if tiny else (5, 4, 24), prediction="v",
@@ -60,29 +61,26 @@ PRESETS: dict[str, Callable[[int], Preset]] = {"paper": _paper, "small": _small}
 
 
 def unet(shape: Shape, sizes: Preset, dropout: float, attention: bool = False) -> nn.Module:
-    """DDPM's U-Net (Ho et al. 2020). Without attention it has none at all: diffusers' middle block is told so too."""
+    """DDPM's U-Net (Ho et al. 2020), with self-attention at the coarse levels and in the middle block, or nowhere."""
     from diffusers import UNet2DModel
 
+    channels, height, width = shape
     widths = sizes.widths[:_levels(shape, len(sizes.widths))]
-    attends = [attention and max(shape[1:]) >> level <= sizes.attention_side for level in range(len(widths))]
+    attends = [attention and max(height, width) >> level <= sizes.attention_side for level in range(len(widths))]
     return UNet2DModel(
-        sample_size=_size(shape), in_channels=shape[0], out_channels=shape[0], block_out_channels=widths,
-        layers_per_block=sizes.blocks, norm_num_groups=sizes.groups, dropout=dropout, add_attention=attention,
+        sample_size=height if height == width else (height, width), in_channels=channels, out_channels=channels,
+        block_out_channels=widths, layers_per_block=sizes.blocks, norm_num_groups=sizes.groups, dropout=dropout,
+        add_attention=attention,
         down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in attends),
         up_block_types=tuple("AttnUpBlock2D" if a else "UpBlock2D" for a in reversed(attends)))
 
 
-def unet_attention(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
-    """The same U-Net with self-attention at its coarse levels and in its middle."""
-    return unet(shape, sizes, dropout, attention=True)
-
-
 def dit(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
-    """A diffusion transformer (Peebles & Xie 2023) on 2x2 patches, without classes: it knows the null class alone."""
+    """A diffusion transformer (Peebles & Xie 2023) on 2x2 patches, always called with the null class."""
     from diffusers import DiTTransformer2DModel
 
     if shape[1] != shape[2] or shape[1] % 2:
-        raise ScorelensError(f"a DiT takes square images of even side, not {shape[1]}x{shape[2]}; "
+        raise ScorelensError(f"a DiT needs square images of even side, not {shape[1]}x{shape[2]}; "
                              "choose another with --resolution, or --network unet")
     layers, heads, width = sizes.dit
     return DiTTransformer2DModel(
@@ -92,13 +90,13 @@ def dit(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
 
 ARCHITECTURES: dict[str, Callable[[Shape, Preset, float], nn.Module]] = {
     "unet": unet,
-    "unet-attention": unet_attention,
+    "unet-attention": partial(unet, attention=True),
     "dit": dit,
 }
 
 
 def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | None = None) -> nn.Module:
-    """A freshly initialized network for images of this shape; diffusers' class, so that it saves as diffusers does."""
+    """A newly initialized network for images of this shape, an instance of a diffusers class."""
     if name not in ARCHITECTURES:
         raise unknown("network", name, ARCHITECTURES)
     require_diffusers()
@@ -106,7 +104,7 @@ def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | No
 
 
 def call_options(model: nn.Module) -> dict[str, Any]:
-    """What a model of ours is called with beside x_t and t: a DiT wants a class, and gets the null class."""
+    """Arguments of a reference network besides x_t and t: a DiT takes the null class."""
     config: Any = model.config
     return {"class_labels": config.num_embeds_ada_norm} if "num_embeds_ada_norm" in config else {}
 
@@ -119,12 +117,8 @@ def require_diffusers() -> None:
 
 
 def _levels(shape: Shape, most: int) -> int:
-    """How many levels the U-Net has: each halves the image, which must stay whole and at least 4 pixels wide."""
+    """Number of U-Net levels: each halves the sides, which must stay integers of at least 4 pixels."""
     level = 1
-    while level < most and all(side % 2 ** level == 0 and side >> level >= SMALLEST for side in shape[1:]):
+    while level < most and all(side % 2 ** level == 0 and side >> level >= MIN_SIDE for side in shape[1:]):
         level += 1
     return level
-
-
-def _size(shape: Shape) -> int | tuple[int, int]:
-    return shape[1] if shape[1] == shape[2] else (shape[1], shape[2])

@@ -1,4 +1,4 @@
-"""Checkpoints of a training: one safetensors file with everything the next step needs, written whole or not at all."""
+"""Training checkpoints: one safetensors file, written atomically, from which training resumes exactly."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")  # Adam's
 
 
 def save_checkpoint(path: Path, state: State, **extra: float) -> None:
-    """The weights, their average, Adam's moments and the losses; `extra` numbers come back with the file."""
+    """Save the weights, their average, Adam's moments, the losses and some `extra` numbers."""
     tensors = {"losses": torch.tensor(state.losses, dtype=torch.float64)}
     tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
     tensors |= {f"averaged.{name}": value for name, value in state.averaged.state_dict().items()}
@@ -30,20 +30,20 @@ def save_checkpoint(path: Path, state: State, **extra: float) -> None:
 
 
 def load_checkpoint(path: Path, state: State) -> dict[str, float]:
-    """Bring `state` to where the file was written; returns the extra numbers."""
+    """Restore `state` from a checkpoint; returns the extra numbers."""
     try:
         with safe_open(path, "pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             metadata = file.metadata()
     except (SafetensorError, OSError) as error:
-        raise ScorelensError(f"the checkpoint {path} cannot be read ({error}); remove it to start anew") from error
+        raise ScorelensError(f"the checkpoint {path} cannot be read ({error}); remove it to restart") from error
     state.step, state.losses = int(metadata["step"]), tensors.pop("losses").tolist()
     state.model.load_state_dict(_part(tensors, "model."))
     state.averaged.load_state_dict(_part(tensors, "averaged."))
     moments = {moment: _part(tensors, f"{moment}.") for moment in MOMENTS}
-    place = next(state.model.parameters()).device if state.optimizer.defaults["fused"] else "cpu"  # Adam's own rule
+    device = next(state.model.parameters()).device if state.optimizer.defaults["fused"] else "cpu"  # as Adam does
     for name, parameter in state.model.named_parameters():
-        state.optimizer.state[parameter] = {"step": torch.tensor(float(state.step), device=place), **{
+        state.optimizer.state[parameter] = {"step": torch.tensor(float(state.step), device=device), **{
             moment: moments[moment][name].to(parameter.device) for moment in MOMENTS}}
     return json.loads(metadata["extra"])
 

@@ -1,4 +1,4 @@
-"""What the configs of a saved network say: the images and classes it takes, what it predicts and its noise levels."""
+"""Configs of a saved network: the images and classes it takes, what it predicts, and its noise levels."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from scorelens.types import ScorelensError, Shape
 from scorelens.validation import unknown
 
 Config = Mapping[str, Any]
-PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}  # diffusers' names and ours
+PREDICTIONS = {"epsilon": "epsilon", "sample": "x0", "v_prediction": "v"}  # diffusers' names: ours
 FLOW = "FlowMatchEulerDiscreteScheduler"
-# settings by which some schedulers change the meaning of t, and the one value of each that we can read
-PLAIN = {"snr_shift_scale": 1.0, "timestep_type": "discrete", "use_flow_sigmas": False, "invert_sigmas": False}
+# settings that change the meaning of t in some schedulers, and the only value of each that we support
+SUPPORTED = {"snr_shift_scale": 1.0, "timestep_type": "discrete", "use_flow_sigmas": False, "invert_sigmas": False}
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a network takes: images of `channels` and `size` (None: any multiple of `multiple`), labels of classes."""
+    """The images and class labels that a network takes."""
 
     name: str
     channels: int
-    size: tuple[int, int] | None
-    multiple: int = 1
+    size: tuple[int, int] | None  # None: any
+    multiple: int = 1  # height and width must be divisible by it
     classes: int | None = None  # labels are 0 ... classes - 1
-    null: int | None = None  # the label that means "no class"
+    null: int | None = None  # the label for "no class"
 
 
 @dataclass(frozen=True)
 class Noise:
-    """What a network predicts and its noise levels, and for the record how we know."""
+    """What a network predicts, its noise levels, and where this information came from."""
 
     parametrization: str
     schedule: Schedule
@@ -42,12 +42,12 @@ class Noise:
 
 @contextmanager
 def one_line(problem: str) -> Iterator[None]:
-    """Any error of other people's code within the block becomes one line that begins with `problem`."""
+    """Report any error within the block in one line that starts with `problem`."""
     try:
         yield
     except ScorelensError:
         raise
-    except Exception as error:  # of many kinds, by whoever wrote the config and in whatever version
+    except Exception as error:  # third-party code raises many kinds
         detail = " ".join((str(error) or repr(error)).split())
         raise ScorelensError(f"{problem}: {detail[:300]}") from error
 
@@ -57,31 +57,27 @@ def read_inputs(config: Config, name: str) -> Inputs:
     kind = str(config.get("_class_name"))
     if kind not in MODELS:
         raise unknown(f"network class in {name}'s config.json:", kind, MODELS)
-    with one_line(f"the config.json of {name} is no {kind}'s"):
+    with one_line(f"the config.json of {name} does not describe a {kind}"):
         full = with_defaults(kind, config)
-        _check_channels(full, name)
+        channels, returned = full["in_channels"], full["out_channels"] or full["in_channels"]
+        if returned not in (channels, 2 * channels):  # twice: a learned variance
+            raise ScorelensError(f"{name} takes {channels} channels and returns {returned}: its output is not an image")
         return MODELS[kind](full, name)
 
 
 def with_defaults(kind: str, config: Config) -> dict[str, Any]:
-    """The config, with the defaults of that class of diffusers where it says nothing."""
+    """The config, completed with the defaults of its diffusers class."""
     import diffusers
 
     parameters = inspect.signature(getattr(diffusers, kind).__init__).parameters.values()
     return {p.name: p.default for p in parameters if p.default is not p.empty} | dict(config)
 
 
-def _check_channels(config: Config, name: str) -> None:
-    taken, returned = config["in_channels"], config["out_channels"] or config["in_channels"]
-    if returned not in (taken, 2 * taken):  # twice: with a learned variance
-        raise ScorelensError(f"{name} takes {taken} channels and returns {returned}: it does not map images to images")
-
-
 def _unet_inputs(config: Config, name: str) -> Inputs:
     if config["class_embed_type"] is not None:
-        raise ScorelensError(f"{name} has class_embed_type {config['class_embed_type']!r}: its classes have no numbers")
+        raise ScorelensError(f"{name} has class_embed_type {config['class_embed_type']!r}: only class numbers work")
     if config["time_embedding_type"] == "learned":
-        raise ScorelensError(f"{name} has a learned time embedding: it knows no noise levels between its steps")
+        raise ScorelensError(f"{name} has a learned time embedding: it cannot take noise levels between its timesteps")
     return Inputs(name, config["in_channels"], _size(config["sample_size"]), classes=config["num_class_embeds"],
                   multiple=2 ** (len(config["block_out_channels"]) - 1))
 
@@ -97,31 +93,31 @@ MODELS: dict[str, Callable[[Config, str], Inputs]] = {
 }
 
 
-def _size(given: Any) -> tuple[int, int] | None:
-    if given is None:
+def _size(sample_size: Any) -> tuple[int, int] | None:
+    if sample_size is None:
         return None
-    height, width = (given, given) if isinstance(given, int) else given
+    height, width = (sample_size, sample_size) if isinstance(sample_size, int) else sample_size
     return int(height), int(width)
 
 
 def fit_shape(inputs: Inputs, shape: Shape | None) -> Shape | None:
-    """(C, H, W) of the images the network will meet: its own, or the data's where it takes any; None if neither is."""
+    """(C, H, W) of the network's images, or of the data if it takes any size; None if both are unknown."""
     size = inputs.size or (shape and shape[1:])
     if shape is not None and (inputs.channels, size) != (shape[0], shape[1:]):
         expected = " x ".join(str(n) for n in (inputs.channels, *(inputs.size or ("any", "any"))))
         raise ScorelensError(f"{inputs.name} expects {expected} images, the data are {' x '.join(map(str, shape))}; "
-                             "--channels / --resolution change the data")
+                             "convert the data with --channels / --resolution")
     if size and any(side % inputs.multiple for side in size):
         raise ScorelensError(f"{inputs.name} takes images whose sides are multiples of {inputs.multiple}, "
-                             f"not {size[0]} x {size[1]}; --resolution changes the data")
+                             f"not {size[0]} x {size[1]}; resize the data with --resolution")
     return (inputs.channels, *size) if size else None
 
 
 def fit_label(inputs: Inputs, label: int | str | None) -> int | None:
-    """The label to call the network with; None for one that knows no classes."""
+    """The label to call the network with; None for an unconditional network."""
     if inputs.classes is None:
         if label is not None:
-            raise ScorelensError(f"{inputs.name} knows no classes; leave out the label {label!r}")
+            raise ScorelensError(f"{inputs.name} is not conditional on classes; omit the label {label!r}")
         return None
     if label in (None, "null", inputs.null) and inputs.null is not None:
         return inputs.null
@@ -134,34 +130,32 @@ def fit_label(inputs: Inputs, label: int | str | None) -> int | None:
 
 
 def read_scheduler(config: Config, name: str) -> Noise:
-    """Prediction type and noise levels by a scheduler_config.json."""
+    """Prediction type and noise levels from a scheduler_config.json."""
     import diffusers
 
     kind = str(config.get("_class_name"))
     with one_line(f"the scheduler config of {name} cannot be read"):
         full = with_defaults(kind, config) if hasattr(diffusers, kind) else dict(config)
         if kind != FLOW and "beta_schedule" not in full:
-            raise ScorelensError(f"{name} has the scheduler {kind}; those with betas (DDPM, DDIM, ...) and {FLOW} "
-                                 "can be read, for others give parametrization= and schedule= in Python")
-        for key, plain in PLAIN.items():
-            if full.get(key, plain) != plain:
-                raise ScorelensError(f"{name} has a {kind} with {key} = {full[key]!r}; only {plain!r} can be read")
-        return _flow(full) if kind == FLOW else _with_betas(full, name)
+            raise ScorelensError(f"{name} has the unsupported scheduler {kind}; supported: those with betas (DDPM, "
+                                 f"DDIM, ...) and {FLOW}; for others give parametrization= and schedule= in Python")
+        for key, value in SUPPORTED.items():
+            if full.get(key, value) != value:
+                raise ScorelensError(f"{name} has a {kind} with {key} = {full[key]!r}; only {value!r} is supported")
+        if kind == FLOW:
+            return Noise("velocity", FlowSchedule(full["num_train_timesteps"]), {"scheduler": FLOW})
+        return _noise_from_betas(full, name)
 
 
-def _flow(config: Config) -> Noise:
-    return Noise("velocity", FlowSchedule(config["num_train_timesteps"]), {"scheduler": FLOW})
-
-
-def _with_betas(config: Config, name: str) -> Noise:
+def _noise_from_betas(config: Config, name: str) -> Noise:
     prediction = config.get("prediction_type", "epsilon")
     if prediction not in PREDICTIONS:
         raise unknown(f"prediction type of {name}:", str(prediction), PREDICTIONS)
-    return Noise(PREDICTIONS[prediction], _betas(config),
+    return Noise(PREDICTIONS[prediction], _schedule(config),
                  {"scheduler": config["_class_name"], "prediction_type": prediction})
 
 
-def _betas(config: Config) -> Schedule:
+def _schedule(config: Config) -> Schedule:
     zero_snr = bool(config.get("rescale_betas_zero_snr"))
     if config.get("trained_betas") is not None:
         return given_betas(config["trained_betas"], zero_snr=zero_snr)

@@ -1,4 +1,4 @@
-"""A trained network as a folder that diffusers itself reads, with a card that says where it came from."""
+"""Export of a trained network as a folder that diffusers can load."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scorelens.files import write_json
+from scorelens.networks.configs import PREDICTIONS
 from scorelens.noise import TRAIN_STEPS
 
 if TYPE_CHECKING:
     from torch import nn
 
 CARD = "card.json"
-PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample", "v": "v_prediction"}  # our names, diffusers' names
+PREDICTION_TYPES = {ours: theirs for theirs, ours in PREDICTIONS.items()}
 
 
 def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False) -> None:
-    """A diffusers pipeline in `folder`: unet/ or transformer/, scheduler/, and model_index.json last of all."""
+    """Write a diffusers pipeline to `folder`: unet/ or transformer/, scheduler/, and last model_index.json."""
     from diffusers import DDIMScheduler
 
     part = "unet" if type(model).__name__ == "UNet2DModel" else "transformer"
@@ -30,16 +31,16 @@ def export_network(model: nn.Module, prediction: str, folder: Path, *, half: boo
     for name, saved in parts.items():
         partial = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
         saved.save_pretrained(partial)
-        _forget_origin(partial)
+        _remove_local_paths(partial)
         partial.chmod(0o755)
-        shutil.rmtree(folder / name, ignore_errors=True)  # of an export that was interrupted
+        shutil.rmtree(folder / name, ignore_errors=True)  # left by an interrupted export
         partial.rename(folder / name)
     write_json(folder / "model_index.json", {
         "_class_name": "DDIMPipeline", part: ["diffusers", type(model).__name__],
         "scheduler": ["diffusers", "DDIMScheduler"]})
 
 
-def _forget_origin(folder: Path) -> None:
-    """diffusers writes down where a model was loaded from: a path of this machine, of no use on another."""
+def _remove_local_paths(folder: Path) -> None:
+    """Remove the path that diffusers records for a model loaded from disk."""
     for path in folder.glob("*.json"):
         write_json(path, {key: value for key, value in json.loads(path.read_text()).items() if key != "_name_or_path"})

@@ -1,4 +1,4 @@
-"""Folders in which diffusers saves networks: where the parts lie, and how the weights are read."""
+"""Folders saved by diffusers: finding their parts and loading the weights."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from torch import nn
 from scorelens.networks.configs import one_line
 from scorelens.types import ScorelensError
 
-MODEL_PLACES = ("unet", "transformer", ".")
-SCHEDULER_PLACES = (".", "scheduler", "../scheduler")  # seen from the model's folder
-LATENT = ("vae", "vqvae", "vqgan", "movq")
+MODEL_FOLDERS = ("unet", "transformer", ".")
+SCHEDULER_FOLDERS = (".", "scheduler", "../scheduler")  # relative to the model's folder
+AUTOENCODERS = ("vae", "vqvae", "vqgan", "movq")
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 WHOLE = re.compile(r"diffusion_pytorch_model(\.(?P<variant>\w+))?\.(?P<kind>safetensors|bin)")  # variant: fp16, ema
 SHARDED = re.compile(r"diffusion_pytorch_model\.(?P<kind>safetensors|bin)\.index(\.(?P<variant>\w+))?\.json")
@@ -26,7 +26,7 @@ SHARDED = re.compile(r"diffusion_pytorch_model\.(?P<kind>safetensors|bin)\.index
 
 @dataclass(frozen=True)
 class Folder:
-    """A saved network: the folder of its weights, its configs, and the card, where it has one."""
+    """A saved network: the folder of its weights, its configs, and its card if it has one."""
 
     path: Path
     model: Path
@@ -37,69 +37,67 @@ class Folder:
 
 @dataclass(frozen=True)
 class Weights:
-    """Which of the files to read: the plain one, or a variant of it."""
+    """The format and the variant (such as fp16) of a weights file."""
 
     safetensors: bool
     variant: str | None
 
 
 def open_folder(path: Path) -> Folder:
-    """The parts of a pipeline's folder, or of a single model's; no weights are read yet."""
-    index = _json_if_there(path / "model_index.json") or {}
-    for part in LATENT:
+    """The parts of a pipeline's or a model's folder; does not load the weights."""
+    index = _first_json(path / "model_index.json") or {}
+    for part in AUTOENCODERS:
         if any(index.get(part) or []):
             raise ScorelensError(f"{path} is a pipeline with a {part}: it works on latents, Scorelens on pixels")
-    places = [path / place / "config.json" for place in MODEL_PLACES]
-    config = next((place for place in places if place.is_file()), None)
-    if config is None:
-        raise ScorelensError(f"{path} is no network saved by diffusers: it has neither unet/config.json nor "
+    model = next((path / name for name in MODEL_FOLDERS if (path / name / "config.json").is_file()), None)
+    if model is None:
+        raise ScorelensError(f"{path} is not a network saved by diffusers: it has neither unet/config.json nor "
                              "transformer/config.json nor config.json")
-    schedulers = (_json_if_there(config.parent / place / "scheduler_config.json") for place in SCHEDULER_PLACES)
-    return Folder(path, config.parent, read_json(config), next((s for s in schedulers if s is not None), None),
-                  _json_if_there(path / "card.json") or {})
+    scheduler = _first_json(*(model / name / "scheduler_config.json" for name in SCHEDULER_FOLDERS))
+    return Folder(path, model, read_json(model / "config.json"), scheduler, _first_json(path / "card.json") or {})
 
 
 def read_json(path: Path) -> dict[str, Any]:
     """The object in a JSON file."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise ScorelensError(f"{path} cannot be read as JSON: {error}") from error
-    if not isinstance(found, dict):
-        raise ScorelensError(f"{path} holds a JSON {type(found).__name__}, not an object")
-    return found
+    if not isinstance(content, dict):
+        raise ScorelensError(f"{path} contains a JSON {type(content).__name__}, not an object")
+    return content
 
 
-def _json_if_there(path: Path) -> dict[str, Any] | None:
-    return read_json(path) if path.is_file() else None
+def _first_json(*paths: Path) -> dict[str, Any] | None:
+    return next((read_json(path) for path in paths if path.is_file()), None)
 
 
 def find_weights(folder: Path, trust_pickle: bool) -> Weights:
-    """The weights to read: safetensors before pickles, and the plain file before a variant."""
+    """The weights to load: safetensors before pickles, and the plain file before a variant."""
     names = sorted(file.name for file in folder.iterdir())
     matches = [match for name in names if (match := WHOLE.fullmatch(name) or SHARDED.fullmatch(name))]
-    found = [Weights(match["kind"] == "safetensors", match["variant"]) for match in matches]
-    best = min(found, key=lambda w: (not w.safetensors, w.variant or ""), default=None)
+    candidates = [Weights(match["kind"] == "safetensors", match["variant"]) for match in matches]
+    best = min(candidates, key=lambda w: (not w.safetensors, w.variant or ""), default=None)
     if best is not None and (best.safetensors or trust_pickle):
         _check_shards(folder, trust_pickle)
         return best
     pickle = next((name for name in names if Path(name).suffix in PICKLES), None)
     if pickle is None or trust_pickle:
-        raise ScorelensError(f"{folder} holds no weights: diffusers calls them diffusion_pytorch_model.safetensors")
-    raise ScorelensError(f"{folder} holds its weights as a pickle ({pickle}), which can run code when it is read: save "
+        raise ScorelensError(f"{folder} contains no weights: diffusers names them diffusion_pytorch_model.safetensors")
+    raise ScorelensError(f"{folder} has its weights as a pickle ({pickle}), which can run code when it is loaded: save "
                          "them as safetensors, or give trust_pickle=True if you trust its author")
 
 
 def _check_shards(folder: Path, trust_pickle: bool) -> None:
-    """An index may name any file: no pickle comes in by that door."""
+    """Refuse an index of safetensors that names pickles."""
     for index in folder.glob("*.safetensors.index*.json"):
         shards = {str(shard) for shard in read_json(index).get("weight_map", {}).values()}
         if not trust_pickle and any(not shard.endswith(".safetensors") for shard in shards):
-            raise ScorelensError(f"{index} names files that are no safetensors; give trust_pickle=True if you trust it")
+            raise ScorelensError(f"{index} names files that are not safetensors; if you trust it: trust_pickle=True")
 
 
 def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
-    """The network with its weights, in float32; every weight must be there, and none may be left over."""
+    """The network with its weights, in float32. Missing and unexpected weights are errors."""
     import diffusers
 
     kind, weights = folder.config["_class_name"], find_weights(folder.model, trust_pickle)
@@ -117,7 +115,7 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what diffusers logs, warns and draws off the terminal."""
+    """Suppress diffusers' logs, warnings and progress bars."""
     from diffusers.utils import logging
 
     verbosity, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()

@@ -1,7 +1,6 @@
-"""Training, as a generator: it yields its state after every step; callers save, show or stop.
+"""Training as a generator that yields its state after every step; callers save, show or stop.
 
-Everything random at step k is drawn from (seed, k) alone, so that a training that goes on from step k ends as if it had
-never been interrupted.
+All randomness of step k depends only on (seed, k), so an interrupted and resumed training gives the same weights.
 """
 
 from __future__ import annotations
@@ -27,12 +26,12 @@ if TYPE_CHECKING:
     from torch import nn
 
 WARMUP = 200  # steps, or a twentieth of the training if that is less
-MAX_NORM = 1.0  # of the gradient, as DDPM clips it
+MAX_NORM = 1.0  # gradient clipping, as in DDPM
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the weights, beside the images, the number of steps and the machine."""
+    """All settings that determine the weights, given the images, the number of steps and the machine."""
 
     network: str
     sizes: Preset
@@ -43,7 +42,7 @@ class Recipe:
     ema: float
     seed: int
     precision: Literal["float32", "bfloat16"]
-    weighting: float = 0.0  # the loss at noise level a is multiplied by a^weighting; of v, 1 gives epsilon's weights
+    weighting: float = 0.0  # multiply the loss at noise level a by a^weighting; for v, 1 gives epsilon's loss
 
     def __post_init__(self) -> None:
         if self.batch < 1:
@@ -59,26 +58,26 @@ class Recipe:
 
 @dataclass
 class State:
-    """A training after `step` steps. Changed in place by the next one."""
+    """A training after `step` steps, updated in place by the next step."""
 
     model: nn.Module
-    averaged: nn.Module  # the exponential moving average of its weights: what is kept in the end
+    averaged: nn.Module  # exponential moving average of the weights: the final network
     optimizer: torch.optim.Optimizer
     step: int = 0
     losses: list[float] = field(default_factory=list)  # one per step
 
     @property
     def loss(self) -> float:
-        """The mean of the last hundred steps."""
+        """The mean loss of the last hundred steps."""
         return float(np.mean(self.losses[-100:])) if self.losses else math.nan
 
 
 class NotFiniteError(ScorelensError):
-    """The loss or the weights are no longer numbers."""
+    """The loss or the weights are NaN or infinite."""
 
 
 def initial_state(images: ImageSet, recipe: Recipe, device: torch.device | str = "cpu") -> State:
-    """The network as the seed initializes it, and Adam at its start."""
+    """The network initialized from the seed, and a new Adam optimizer."""
     with _seeded(recipe.seed, -1, torch.device(device)):
         model = build_network(recipe.network, images.shape, sizes=recipe.sizes, dropout=recipe.dropout)
     model = model.to(device).train()
@@ -87,24 +86,24 @@ def initial_state(images: ImageSet, recipe: Recipe, device: torch.device | str =
     return State(model, averaged, torch.optim.Adam(model.parameters(), lr=recipe.learning_rate, fused=fused))
 
 
-def begin_with(state: State, trained: nn.Module) -> None:
-    """Take over the weights of another network of the same architecture."""
+def copy_weights(state: State, trained: nn.Module) -> None:
+    """Start from the weights of another network of the same architecture."""
     try:
         for model in (state.model, state.averaged):
             model.load_state_dict(trained.state_dict())
     except RuntimeError as error:
-        raise ScorelensError("the network to start from has another architecture: its weights do not fit") from error
+        raise ScorelensError("the network given as start has another architecture; choose one of the same") from error
 
 
 def training_steps(images: ImageSet, recipe: Recipe, state: State, steps: int) -> Iterator[State]:
-    """Train up to `steps` steps in all, from wherever `state` is. DDPM's loss: t uniform, squared error."""
+    """Train from `state` to a total of `steps` steps, with DDPM's loss: t uniform, squared error."""
     device = next(state.model.parameters()).device
     a = ddpm_alphas().float().to(device)
     while state.step < steps:
-        draw = torch.Generator().manual_seed(_mixed(recipe.seed, state.step))
+        generator = torch.Generator().manual_seed(_step_seed(recipe.seed, state.step))
         x0 = images[_batch(len(images), recipe, state.step)].to(device)
-        t = torch.randint(TRAIN_STEPS, (len(x0),), generator=draw).to(device)
-        eps = torch.randn(x0.shape, generator=draw).to(device)
+        t = torch.randint(TRAIN_STEPS, (len(x0),), generator=generator).to(device)
+        eps = torch.randn(x0.shape, generator=generator).to(device)
         with _seeded(recipe.seed, state.step, device) if recipe.dropout else nullcontext():
             loss = _loss(state.model, x0, eps, a[t].view(-1, 1, 1, 1), t, recipe)
         _update(state, loss, _rate(recipe, state.step, steps), recipe.ema)
@@ -120,36 +119,35 @@ def _loss(model: nn.Module, x0: Tensor, eps: Tensor, a: Tensor, t: Tensor, recip
     return ((prediction.float() - target).square() * a**recipe.weighting).mean()
 
 
-def _update(state: State, loss: Tensor, rate: float, ema: float) -> None:
-    """One step of Adam and of the average; a loss that is no number changes nothing."""
+def _update(state: State, loss: Tensor, learning_rate: float, ema: float) -> None:
+    """One step of Adam and of the weight average. Raises before any change if the loss is not finite."""
     if not math.isfinite(loss.item()):
         raise NotFiniteError(f"the loss is {loss.item()} at step {state.step + 1}")
-    state.optimizer.param_groups[0]["lr"] = rate
+    state.optimizer.param_groups[0]["lr"] = learning_rate
     state.optimizer.zero_grad()
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.model.parameters(), MAX_NORM)
     state.optimizer.step()
     state.step += 1
     state.losses.append(loss.item())
-    share = 1 - min(ema, state.step / (state.step + 9))  # a young average forgets its random beginning quickly
-    torch._foreach_lerp_(list(state.averaged.parameters()), list(state.model.parameters()), share)
+    rate = 1 - min(ema, state.step / (state.step + 9))  # less inertia at first, to forget the random initialization
+    torch._foreach_lerp_(list(state.averaged.parameters()), list(state.model.parameters()), rate)
 
 
 def check_finite(state: State) -> None:
-    """Refuse weights that are no numbers: a checkpoint never holds any."""
+    """Raise if a weight is NaN or infinite, so that no checkpoint contains such weights."""
     if not all(bool(torch.isfinite(p).all()) for p in state.model.parameters()):
         raise NotFiniteError(f"the weights are not finite after step {state.step}")
 
 
-def steps_per_epoch(images: ImageSet, batch: int) -> int:
-    """The last batch of an epoch may be smaller."""
-    return math.ceil(len(images) / batch)
+def steps_per_epoch(count: int, batch: int) -> int:
+    """The number of batches of `count` images; the last one may be smaller."""
+    return math.ceil(count / batch)
 
 
 def _batch(count: int, recipe: Recipe, step: int) -> np.ndarray:
-    """Which images step `step` sees: each epoch is a shuffle of its own."""
-    per_epoch = math.ceil(count / recipe.batch)
-    epoch, k = divmod(step, per_epoch)
+    """Indices of the images of a step; each epoch is shuffled separately."""
+    epoch, k = divmod(step, steps_per_epoch(count, recipe.batch))
     return _order(recipe.seed, epoch, count)[k * recipe.batch:(k + 1) * recipe.batch]
 
 
@@ -159,20 +157,21 @@ def _order(seed: int, epoch: int, count: int) -> np.ndarray:
 
 
 def _rate(recipe: Recipe, step: int, steps: int) -> float:
-    """Linear warm-up, then constant, or down to zero along a half cosine."""
-    warm = min(1.0, (step + 1) / max(1, min(WARMUP, steps // 20)))
-    return recipe.learning_rate * warm * (0.5 * (1 + math.cos(math.pi * step / steps)) if recipe.sizes.decay else 1.0)
+    """Learning rate: linear warm-up, then constant or a cosine decay to zero."""
+    warmup = min(1.0, (step + 1) / max(1, min(WARMUP, steps // 20)))
+    decay = 0.5 * (1 + math.cos(math.pi * step / steps)) if recipe.sizes.decay else 1.0
+    return recipe.learning_rate * warmup * decay
 
 
-def _mixed(seed: int, step: int) -> int:
-    """One number for (seed, step), far from those of neighbouring seeds."""
+def _step_seed(seed: int, step: int) -> int:
+    """A hash of (seed, step), so that neighbouring seeds share no random numbers."""
     return int(np.random.SeedSequence((seed, step + 1)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 @contextmanager
 def _seeded(seed: int, step: int, device: torch.device) -> Iterator[None]:
-    """torch's own generators (initialization, dropout) for one step, and as they were afterwards."""
+    """Seed torch's global generators (used by initialization and dropout) for a step, and restore them afterwards."""
     devices: list[Any] = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(_mixed(seed, step))
+        torch.manual_seed(_step_seed(seed, step))
         yield

@@ -1,4 +1,4 @@
-"""`train`: a reference network for any data, in a folder from which an interrupted training resumes."""
+"""`train`: train a reference network in a folder; interrupted trainings resume."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from scorelens.networks.train import (
     NotFiniteError,
     Recipe,
     State,
-    begin_with,
     check_finite,
+    copy_weights,
     initial_state,
     steps_per_epoch,
     training_steps,
@@ -41,14 +41,14 @@ from scorelens.types import ScorelensError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PACED_STEPS = 20  # steps that are timed, after the first, to turn minutes into steps
-SHOWN = 64  # samples in the picture
+TIMED_STEPS = 20  # to convert minutes to steps
+SAMPLES = 64  # in samples.png
 CONFIG = "training"
 
 
 @dataclass(frozen=True)
 class Training:
-    """A finished training in its folder, which diffusers reads too."""
+    """A finished training in its folder, which diffusers can load."""
 
     folder: Path
     card: dict[str, Any]
@@ -61,8 +61,8 @@ class Training:
     @property
     def losses(self) -> list[float]:
         """The loss of every step."""
-        found: list[float] = json.loads((self.folder / "losses.json").read_text())
-        return found
+        losses: list[float] = json.loads((self.folder / "losses.json").read_text())
+        return losses
 
     def table(self) -> str:
         """The model card, as Markdown."""
@@ -71,7 +71,7 @@ class Training:
         return model_card(self.folder.name, self.card)
 
     def figure(self) -> Figure:
-        """The loss against images seen."""
+        """The loss over the number of images seen."""
         from scorelens.report.training import training_figure
 
         return training_figure(self.losses, self.card["batch"], title=self.folder.name)
@@ -94,24 +94,24 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
 
     Args:
         images: the training images.
-        folder: of the training; one with the same settings is resumed.
+        folder: output folder; a training with the same settings in it is resumed.
         network: unet (no self-attention at all), unet-attention or dit.
         preset: small (at most 1.5 M parameters, for CPUs) or paper (the paper's sizes and 200 epochs, for GPUs).
         prediction: what the network is trained to predict, by default the preset's.
-        weighting: multiply the loss at each noise level by alpha^weighting; 0 is plain, and the default is the preset's
-            for v. It moves the weights of v towards those of epsilon, which it reaches at 1.
+        weighting: multiply the loss at each noise level by alpha^weighting, from 0 (unweighted) to 1 (for v: equal to
+            epsilon's loss); by default the preset's for v, else 0.
         epochs: passes over the data, by default the preset's.
-        minutes: train as many steps as fit in this time, in place of epochs.
+        minutes: train as many steps as fit in this time, instead of epochs.
         batch: images per step.
-        learning_rate: of Adam, by default the preset's.
+        learning_rate: Adam's, by default the preset's.
         dropout: by default the preset's.
         ema: decay of the averaged weights, by default the preset's.
         seed: of the initialization, the order of the images and the noise.
-        precision: auto is bfloat16 where the device computes in it, else float32.
-        start: begin with the weights of this network, a name of the zoo or a folder saved by diffusers.
-        snapshots: keep the network also at 1/2, 1/4, ... of the training, so many times.
-        save_seconds: time between checkpoints.
-        on_resume: called with the step that an interrupted training resumes at, and their total.
+        precision: auto is bfloat16 if the device supports it natively, else float32.
+        start: initial weights: a name of the zoo or a folder saved by diffusers.
+        snapshots: number of intermediate networks to keep, after 1/2, 1/4, ... of the training.
+        save_seconds: seconds between checkpoints.
+        on_resume: called with the current step and the total when an interrupted training resumes.
     """
     device, sizes = torch.device(device), preset_for(preset, images.shape)
     target: Prediction = prediction or sizes.prediction
@@ -126,7 +126,7 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
         if not (folder / CARD).exists():
             job = Job(folder, images, recipe, snapshots, initial_state(images, recipe, device))
             if start is not None:
-                begin_with(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
+                copy_weights(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
             if job.resume():
                 on_resume(job.state.step, job.steps)
             job.run(length, save_seconds)
@@ -136,22 +136,22 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
 
 @dataclass
 class Job:
-    """A training in its folder."""
+    """A training in progress."""
 
     folder: Path
     images: ImageSet
     recipe: Recipe
     snapshots: int
     state: State
-    steps: int = 0  # in all; 0 until known
-    seconds: float = 0.0  # spent so far, without interruptions
+    steps: int = 0  # total; 0 until known
+    seconds: float = 0.0  # training time so far, without interruptions
 
     @property
     def checkpoint(self) -> Path:
         return self.folder / "checkpoint.safetensors"
 
     def resume(self) -> bool:
-        """Load the last checkpoint, if there is one."""
+        """Load the last checkpoint; returns whether training resumes."""
         if self.checkpoint.exists():
             extra = load_checkpoint(self.checkpoint, self.state)
             self.steps, self.seconds = int(extra["steps"]), extra["seconds"]
@@ -162,69 +162,59 @@ class Job:
         save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
 
     def run(self, length: dict[str, float | None], save_seconds: float) -> None:
-        """Train to the end, saving on the way. Stops on NaN, and keeps the last good checkpoint."""
-        per_epoch = steps_per_epoch(self.images, self.recipe.batch)
-        self.steps = self.steps or self._planned(length, per_epoch)
-        started, before = time.perf_counter(), self.seconds
+        """Train to the end with regular checkpoints. Stops on NaN and keeps the last good checkpoint."""
+        per_epoch = steps_per_epoch(len(self.images), self.recipe.batch)
+        self.steps = self.steps or self._total_steps(length, per_epoch)
+        snapshots = {self.steps >> k for k in range(1, self.snapshots + 1)} - {0}  # 1/2, 1/4, ... of the training
         saved = time.perf_counter()
-        running = training_steps(self.images, self.recipe, self.state, self.steps)
+        started = saved - self.seconds
+        states = training_steps(self.images, self.recipe, self.state, self.steps)
         try:
-            for state in progress.track(running, "training", self.steps, unit="step", first=self.state.step,
+            for state in progress.track(states, "training", self.steps, unit="step", first=self.state.step,
                                         note=lambda s: f"loss {s.loss:.4f}, epoch {s.step / per_epoch:.1f}"):
-                self.seconds = before + time.perf_counter() - started
-                if state.step in snapshot_steps(self.steps, self.snapshots):
-                    export_network(state.averaged, self.recipe.prediction, self.snapshot(state.step), half=True)
+                self.seconds = time.perf_counter() - started
+                if state.step in snapshots:
+                    folder = self.folder / "snapshots" / f"{state.step:07d}"
+                    export_network(state.averaged, self.recipe.prediction, folder, half=True)
                 if time.perf_counter() - saved > save_seconds:
                     self.save()
                     saved = time.perf_counter()
             self.save()
         except NotFiniteError as error:
-            kept = f"the checkpoint of an earlier step is kept in {self.checkpoint}" if self.checkpoint.exists() else \
-                "nothing was saved yet"
+            kept = f"an earlier checkpoint is in {self.checkpoint}" if self.checkpoint.exists() else "nothing was saved"
             raise ScorelensError(f"training stopped: {error}; {kept}; try a lower --learning-rate than "
                                  f"{self.recipe.learning_rate:g}, in another folder") from error
 
-    def snapshot(self, step: int) -> Path:
-        return self.folder / "snapshots" / f"{step:07d}"
-
-    def _planned(self, length: dict[str, float | None], per_epoch: int) -> int:
+    def _total_steps(self, length: dict[str, float | None], per_epoch: int) -> int:
+        """The steps of so many epochs, or those that fit in the minutes: estimated from a trial that is discarded."""
         if length["epochs"] is not None:
             return max(1, round(length["epochs"] * per_epoch))
-        return paced_steps(self.images, self.recipe, self.state, 60 * (length["minutes"] or 0))
-
-
-def paced_steps(images: ImageSet, recipe: Recipe, state: State, seconds: float) -> int:
-    """How many steps fit in the time, from the pace of a few steps of a trial that is discarded."""
-    device = next(state.model.parameters()).device
-    trial = training_steps(images, recipe, initial_state(images, recipe, device), PACED_STEPS + 1)
-    next(trial)  # the first step is slower
-    clock = time.perf_counter()
-    for _ in trial:
-        pass
-    return max(1, round(seconds * PACED_STEPS / (time.perf_counter() - clock)))
-
-
-def snapshot_steps(steps: int, count: int) -> set[int]:
-    """A half, a quarter, ... of the training."""
-    return {steps >> k for k in range(1, count + 1)} - {0}
+        device = next(self.state.model.parameters()).device
+        initial = initial_state(self.images, self.recipe, device)
+        trial = training_steps(self.images, self.recipe, initial, TIMED_STEPS + 1)
+        next(trial)  # the first step is slower
+        started = time.perf_counter()
+        for _ in trial:
+            pass
+        return max(1, round(60 * (length["minutes"] or 0) * TIMED_STEPS / (time.perf_counter() - started)))
 
 
 def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
-    """Write the network as diffusers saves it, its pictures, and last its card: a folder with a card is complete."""
+    """Write the network as a diffusers folder, the figures, and last the card, which marks the training as complete."""
     from scorelens.report.cards import model_card
     from scorelens.report.training import training_figure
 
     export_network(job.state.averaged, job.recipe.prediction, job.folder)
-    seen = round(job.steps / steps_per_epoch(job.images, job.recipe.batch) * len(job.images))
+    images_seen = round(job.steps / steps_per_epoch(len(job.images), job.recipe.batch) * len(job.images))
     write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
     title = f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}"
     training_figure(job.state.losses, job.recipe.batch, title=title).savefig(job.folder / "loss.png", dpi=160)
     network = load_network(job.state.averaged, parametrization=job.recipe.prediction, schedule=beta_schedule(),
                            shape=job.images.shape)
     with torch.no_grad():
-        made = sample(network, seeded_noise(job.images.shape, range(SHOWN), device=device), ddim_sigmas(10))
-    made.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
-    card = {**config, "steps": job.steps, "images_seen": seen, "loss": job.state.loss,
+        samples = sample(network, seeded_noise(job.images.shape, range(SAMPLES), device=device), ddim_sigmas(10))
+    samples.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
+    card = {**config, "steps": job.steps, "images_seen": images_seen, "loss": job.state.loss,
             "seconds": round(job.seconds, 1), "parameters": sum(p.numel() for p in job.state.model.parameters()),
             "environment": environment(device)}
     (job.folder / "README.md").write_text(model_card(job.folder.name, card))
@@ -242,7 +232,7 @@ def _length(epochs: float | None, minutes: float | None, default: float) -> dict
 
 
 def _precision(name: str, device: torch.device) -> Literal["float32", "bfloat16"]:
-    """bfloat16 where it is computed natively: recent GPUs, and CPUs with AVX-512 BF16 or AMX."""
+    """For auto, bfloat16 where it is native: recent GPUs, and CPUs with AVX-512 BF16 or AMX."""
     if name == "auto":
         native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else \
             device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
