@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.denoisers.heat import measured_heat
+from scorelens.denoisers.measured_sensitivity import measured_sensitivity
 from scorelens.denoisers.pspc import SHARES, SIZES, edm_sigmas
 from scorelens.statistics.masks import mass_masks, recentred
 from tests.ground_truth import brute_force
@@ -82,13 +82,13 @@ def test_golden_subset_of_all_images_is_locality():
 
 
 def test_mass_masks_keep_the_fewest_entries_that_hold_the_share():
-    heat = torch.tensor([[0.1, 0.4, 0.3, 0.2], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
-    assert mass_masks(heat, 0.5).tolist() == [[False, True, True, False], [True, False, False, False]]
-    assert mass_masks(heat, 0.7).tolist()[0] == [False, True, True, False]
-    assert mass_masks(heat, 0.71).tolist()[0] == [False, True, True, True]
-    assert mass_masks(heat, 1.0).tolist() == [[True] * 4, [True, False, False, False]]
+    sensitivity = torch.tensor([[0.1, 0.4, 0.3, 0.2], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert mass_masks(sensitivity, 0.5).tolist() == [[False, True, True, False], [True, False, False, False]]
+    assert mass_masks(sensitivity, 0.7).tolist()[0] == [False, True, True, False]
+    assert mass_masks(sensitivity, 0.71).tolist()[0] == [False, True, True, True]
+    assert mass_masks(sensitivity, 1.0).tolist() == [[True] * 4, [True, False, False, False]]
     with pytest.raises(scorelens.ScorelensError, match="share"):
-        mass_masks(heat, 0.0)
+        mass_masks(sensitivity, 0.0)
 
 
 def test_recentred_fields_are_one_field_moved():
@@ -105,16 +105,16 @@ def test_recentred_fields_are_one_field_moved():
             torch.testing.assert_close(shared[row, column], field(row, column), rtol=0, atol=1e-12)
 
 
-def wiener_heat(x, sigma, shape):
+def wiener_sensitivity(x, sigma, shape):
     """|d sum_c x0_hat[c, q] / d z[c', k]| summed over c': the Wiener filter's is the same at every z."""
     c, h, w = shape
     matrix = brute_force.wiener_matrix(x, sigma).reshape(c, h * w, c, h * w)
     return np.abs(matrix.sum(axis=0)).sum(axis=1)
 
 
-def mass(heat, share):
-    keep = np.zeros(heat.shape, bool)
-    for row, values in zip(keep, heat, strict=True):
+def mass(sensitivity, share):
+    keep = np.zeros(sensitivity.shape, bool)
+    for row, values in zip(keep, sensitivity, strict=True):
         order = np.argsort(-values, kind="stable")
         row[order[:np.searchsorted(values[order].cumsum(), share * values.sum() * (1 - 1e-12)) + 1]] = True
     return keep
@@ -128,14 +128,14 @@ def test_measured_masks_of_the_wiener_filter(shape):
     model = scorelens.build_denoiser("measured", images, network=scorelens.build_denoiser("wiener", images), share=0.6,
                                      per_pixel=True, samples=2)
     for sigma in SIGMAS:
-        z, keep = noisy(images, sigma), np.tile(mass(wiener_heat(x, sigma, shape), 0.6), (c, c))
+        z, keep = noisy(images, sigma), np.tile(mass(wiener_sensitivity(x, sigma, shape), 0.6), (c, c))
         check(model, brute_force.masked(z.flatten(1).numpy(), x, sigma, keep), z, sigma)
 
 
 def test_shared_fields_are_alike_up_to_translation():
     images = image_set("smooth", 40, (3, 5, 6))
-    heat = measured_heat(images, None, False, 2, 0)(0.5).view(5, 6, 5, 6)
-    torch.testing.assert_close(heat[1, 1, 0:3, 0:3], heat[2, 3, 1:4, 2:5], rtol=1e-12, atol=0)
+    fields = measured_sensitivity(images, None, False, 2, 0)(0.5).view(5, 6, 5, 6)
+    torch.testing.assert_close(fields[1, 1, 0:3, 0:3], fields[2, 3, 1:4, 2:5], rtol=1e-12, atol=0)
 
 
 def test_pspc_flex_writes_whole_masks():
@@ -144,7 +144,7 @@ def test_pspc_flex_writes_whole_masks():
     x = brute_force.floats(images.pixels)
     model = scorelens.build_denoiser("pspc-flex", images, share=0.6, samples=2, memory=8000)
     for sigma in SIGMAS:
-        windows = np.tile(mass(wiener_heat(x, sigma, shape), 0.6) | np.eye(12, dtype=bool), (1, 3))
+        windows = np.tile(mass(wiener_sensitivity(x, sigma, shape), 0.6) | np.eye(12, dtype=bool), (1, 3))
         z = noisy(images, sigma)
         check(model, brute_force.composite(z.flatten(1).numpy(), x, sigma, windows), z, sigma)
 
@@ -155,9 +155,9 @@ def test_pspc_published_settings():
     assert sigmas[0] == pytest.approx(80) and sigmas[-1] == pytest.approx(0.002)
     images = image_set("smooth", 9, (1, 32, 32))
     model = scorelens.build_denoiser("pspc-square", images)
-    assert [model.windows(sigma).queries.size for sigma in sigmas] == list(SIZES)
+    assert [model.posterior(sigma).queries.size for sigma in sigmas] == list(SIZES)
     flex = scorelens.build_denoiser("pspc-flex", image_set("smooth", 20, (1, 4, 5)), samples=1)
-    assert flex.windows(80.0).queries.keep.all() and not flex.windows(0.002).queries.keep.all()
+    assert flex.posterior(80.0).queries.keep.all() and not flex.posterior(0.002).queries.keep.all()
 
 
 def test_a_field_of_one_pixel_is_that_of_the_whole_image():

@@ -1,4 +1,4 @@
-"""Class-conditional denoisers: any method, with the images of one class as its source."""
+"""Class-conditional denoisers: any method, fitted to the images of one class."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ from torch import Tensor
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input, merge_groups
 from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import check_noisy
 
 Label = int | str
 
 
 @dataclass(frozen=True)
 class ByClass:
-    """Noisy image k is denoised by the images of class labels[k] alone."""
+    """Noisy image k is denoised with the images of class labels[k] only."""
 
     images: ImageSet
     labels: Sequence[Label]
     models: dict[Label, Denoiser]
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        check_noisy(z, self.images.shape)
+        z, sigma = check_input(z, sigma, self.images.shape)
         if len(z) != len(self.labels):
             raise ScorelensError(f"{len(self.labels)} labels were given for {len(z)} noisy images; give one for each")
-        out = torch.empty_like(z)
-        for label, model in self.models.items():
-            own = torch.tensor([k for k, one in enumerate(self.labels) if one == label], device=z.device)
-            out = out.index_copy(0, own, model(z[own], float(sigma)))
-        return out
+        groups = [(torch.tensor([k for k, given in enumerate(self.labels) if given == label]), model)
+                  for label, model in self.models.items()]
+        return merge_groups(((rows, model(z[rows], sigma)) for rows, model in groups), dim=0)
 
 
 def by_class(images: ImageSet, labels: Sequence[Label], build: Callable[[ImageSet], Denoiser]) -> ByClass:
-    """One denoiser for each class that is named, of its images alone."""
+    """A denoiser for each class in `labels`, built from the images of that class only."""
     if len(labels) == 0:
-        raise ScorelensError("labels must name the class of each noisy image; none was given")
+        raise ScorelensError("labels must give the class of each noisy image; none was given")
     models = {label: build(only_classes(images, [label])) for label in dict.fromkeys(labels)}
     return ByClass(images, list(labels), models)

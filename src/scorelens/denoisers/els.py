@@ -1,4 +1,4 @@
-"""Kamb & Ganguli's equivariant local score model: a place of the image may look like any place of any image."""
+"""Kamb & Ganguli's equivariant local score model: a patch is compared with patches at all positions."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scorelens.data.edits import check_draw, limited
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input, merge_groups
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_window
 from scorelens.posterior import (
     MEMORY,
@@ -28,29 +29,29 @@ from scorelens.posterior import (
 from scorelens.posterior.clusters import Clusters, fit_clusters
 from scorelens.posterior.sources import Patches, SomePatches, Translations, cut_patches, wrapped
 from scorelens.types import Images, ScorelensError
-from scorelens.validation import check_noisy, check_sigma, unknown
+from scorelens.validation import unknown
 
 BANKS = ("circular", "inside")
 Bank = Patches | SomePatches | Clusters
-BOXES_FROM = 320  # coordinates of a patch from which sums over windows of translated images beat products of patches
+BOXES_FROM = 320  # coordinates of a patch above which window sums over translated images beat products of patches
 
 
 @dataclass(frozen=True)
 class ELS:
-    """x0_hat_q = sum_ip softmax_ip(-||patch_q(z) - patch_p(x_i)||^2 / 2 sigma^2) x_ip; z continues around its border.
+    """x0_hat_q = sum_ip softmax_ip(-||patch_q(z) - patch_p(x_i)||^2 / 2 sigma^2) x_ip; z wraps around its border.
 
-    Where all circular translations of the data are compared, large patches are windows of translated images.
+    With the circular bank, large patches are computed as windows of translated images.
     """
 
-    converges_to_mean: ClassVar[bool] = False  # but to the mean of all places
+    converges_to_mean: ClassVar[bool] = False  # but to the mean over all pixels
     images: ImageSet
     size: Callable[[float], Size]
-    bank: Callable[[Size], Bank]  # what patches of this size are compared with
+    bank: Callable[[Size], Bank]  # the patches to compare with, by size
     temperature: float
     memory: int
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        z, sigma = check_input(z, sigma, self.images.shape)
         size, (c, h, w) = self.size(sigma), self.images.shape
         bank = self.bank(size)
         if isinstance(bank, Patches) and bank.wrap:
@@ -59,20 +60,19 @@ class ELS:
             if bank.dim >= BOXES_FROM and size <= min(h, w):
                 windows = Windows(self.images.shape, size, "wrap")
                 return self._mean(Posterior(windows, AllChannels(c), Translations(self.images)), z, sigma)
-        together = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))
-        return torch.cat([self._by_patches(some, sigma, bank) for some in z.split(together)])
+        batch = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))
+        return torch.cat([self._by_patches(some, sigma, bank) for some in z.split(batch)])
 
     def _by_patches(self, z: Images, sigma: float, bank: Bank) -> Images:
-        """Every place of these images by its own patch."""
+        """x0_hat of each pixel from the patch around it."""
         (c, h, w), window = self.images.shape, bank_patches(bank).window
-        patches, centre = cut_patches(wrapped(z, window), window).flatten(0, 1), window.centre(c).to(z.device)
+        patches = cut_patches(wrapped(z, window), window).flatten(0, 1)  # [B * H * W, k]
+        centre = PartOfOutput(window.centre(c).to(z.device))
         if isinstance(bank, Clusters):
-            written = PartOfOutput(centre)
-            groups = [(chosen, self._mean(Posterior(WholePatch(), written, source), patches[chosen], sigma))
-                      for chosen, source in bank.groups(patches)]
-            means = torch.cat([mean for _, mean in groups])[torch.cat([chosen for chosen, _ in groups]).argsort()]
+            means = merge_groups(((chosen, self._mean(Posterior(WholePatch(), centre, source), patches[chosen], sigma))
+                                  for chosen, source in bank.groups(patches)), dim=0)
         else:
-            means = self._mean(Posterior(WholePatch(), PartOfOutput(centre), bank), patches, sigma)
+            means = self._mean(Posterior(WholePatch(), centre, bank), patches, sigma)
         return means.view(len(z), h, w, c).permute(0, 3, 1, 2)
 
     def _mean(self, posterior: Posterior, z: Tensor, sigma: float) -> Tensor:
@@ -80,7 +80,7 @@ class ELS:
 
 
 def bank_patches(bank: Bank) -> Patches:
-    """All the patches that a bank is taken from."""
+    """All the patches that a bank is drawn from."""
     return bank if isinstance(bank, Patches) else bank.patches
 
 
@@ -91,15 +91,15 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
 
     Args:
         images: the training images.
-        patch_size: side of the patches: a number, one for each step, a preset or a calibration file.
-        bank: all circular translations of the images, as in the paper's equation, or only the patches that lie wholly
-            inside them, as in the published code.
+        patch_size: side of the patches: a number, a number for each step, a preset or a calibration file.
+        bank: patches of all circular translations of the images, as in the paper's equation, or only patches inside
+            the images, as in the published code.
         temperature: divides the logits.
-        images_limit: use only this many images, drawn at random: an approximation.
-        patch_limit: use only this many patches, drawn at random: an approximation.
-        clusters: sort the patches into so many clusters and compare only the nearest ones: an approximation.
-        searched: how many clusters are compared.
-        seed: of the draws and the clusters.
+        images_limit: use only this many images, drawn at random; an approximation.
+        patch_limit: use only this many patches, drawn at random; an approximation.
+        clusters: group the patches into this many clusters and compare only the nearest ones; an approximation.
+        searched: number of clusters to compare.
+        seed: seed of the draws and the clusters.
         memory: workspace in bytes.
     """
     if bank not in BANKS:
@@ -107,7 +107,7 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
     if clusters is not None and not 1 <= searched <= clusters:
         raise ScorelensError(f"searched must be between 1 and the {clusters} clusters, got {searched}")
     if clusters is not None and patch_limit is not None:
-        raise ScorelensError("clusters and patch_limit exclude each other: give one of them")
+        raise ScorelensError("clusters and patch_limit exclude each other; give one of them")
     check_draw(patch_limit, seed)
     source = limited(images, images_limit, seed)
 
@@ -125,7 +125,7 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
 
 
 def all_patches(images: ImageSet, size: Size, wrap: bool) -> Patches:
-    """Every patch of this size: centred anywhere, or wherever it lies inside."""
+    """All patches of this size: centred at every pixel with wrap, else only those inside the image."""
     _, h, w = images.shape
     window = patch_window(size, images.shape)
     if wrap:

@@ -1,9 +1,10 @@
-"""The generalized masked optimal denoiser of the appendix: each output sees a linear map of the input, of any kind."""
+"""The generalized masked optimal denoiser of the appendix: each output compares any linear map of the input."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import torch
@@ -11,12 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input, widened
 from scorelens.posterior import MEMORY
 from scorelens.posterior.projected import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Flat, ScorelensError
-from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
+from scorelens.validation import at_least_float32
 
 Basis = Float[Tensor, "r d"]  # orthonormal rows
 Operators = Tensor | Sequence[Tensor]  # one matrix [r, D] for all outputs, or one for each
@@ -26,12 +28,12 @@ Operators = Tensor | Sequence[Tensor]  # one matrix [r, D] for all outputs, or o
 class Generalized:
     """x0_hat_q = sum_i softmax_i(-||P_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:generalized-opt, without translations
 
-    P_q is the orthogonal projector on the row space of a linear operator A_q: nothing else of A_q matters.
+    P_q is the orthogonal projector on the row space of a linear operator A_q.
     """
 
     converges_to_mean: ClassVar[bool] = True
     images: ImageSet
-    bases: Callable[[float], Basis | Callable[[int], Basis]]  # of a noise level: one for all outputs, or one for each
+    bases: Callable[[float], Basis | Callable[[int], Basis]]  # at sigma: one for all outputs, or one for each
     temperature: float = 1.0
     memory: int = MEMORY
 
@@ -39,27 +41,24 @@ class Generalized:
         return self.at(z, sigma, torch.arange(self.images.dim)).view(z.shape)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
-        """x0_hat at these coordinates alone, [B, q]."""
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        """x0_hat at these coordinates only, [B, q]."""
+        z, sigma = check_input(z, sigma, self.images.shape)
         flat, pixels, bases = at_least_float32(z).flatten(1), pixels.cpu(), self.bases(sigma)
         if isinstance(bases, Tensor):
             return self._outputs(flat, sigma, bases, pixels).to(z.dtype)
         return torch.cat([self._outputs(flat, sigma, bases(int(q)), q[None]) for q in pixels], dim=1).to(z.dtype)
 
     def _outputs(self, z: Flat, sigma: float, basis: Basis, outputs: Int[Tensor, "v"]) -> Float[Tensor, "b v"]:
-        """One posterior: its rows are the coordinates of x_i in the basis, and behind them the outputs."""
-        turn, origin = (part.to(wide_dtype(z)).to(z.device) for part in (basis.T, self._origin()))
-        query = (z.to(origin.dtype) - origin) @ turn  # [B, r]
-        source = Projected(self.images, origin, torch.arange(self.images.dim), turn, outputs)
+        """One posterior, with rows the coordinates of x_i in the basis, followed by the outputs."""
+        centre = torch.from_numpy(self.images.centre().reshape(-1) / 127.5 - 1)  # any origin; this one rounds least
+        projection, origin = widened(z, basis.T, centre)
+        query = (z.to(origin.dtype) - origin) @ projection  # [B, r]
+        source = Projected(self.images, origin, torch.arange(self.images.dim), projection, outputs)
         return origin[outputs] + mean_behind(z, query, source, sigma, self.temperature, self.memory)
-
-    def _origin(self) -> Float[Tensor, "d"]:
-        """An image in the middle: distances do not depend on it, but their rounding does."""
-        return torch.from_numpy(self.images.centre().reshape(-1) / 127.5 - 1)
 
 
 def row_space(a: Float[Tensor, "m d"]) -> Basis:
-    """An orthonormal basis of the row space; where there is none, a row of zeros, which compares nothing."""
+    """An orthonormal basis of the row space; for a zero matrix one row of zeros, which compares nothing."""
     _, sizes, rows = torch.linalg.svd(a.detach().cpu().double(), full_matrices=False)
     kept = sizes > sizes[:1] * max(a.shape) * torch.finfo(torch.float64).eps
     return rows[kept] if kept.any() else rows.new_zeros(1, a.shape[1])
@@ -72,26 +71,25 @@ def generalized(images: ImageSet, *, operators: Operators | Callable[[float], Op
 
     Args:
         images: the training images.
-        operators: A, [r, D], for all outputs; a sequence with one for each; or a function of sigma that gives either.
-            By default the principal components that stand out of the noise.
-        snr: which do: those with lambda^2 / sigma^2 at least this.
+        operators: A, [r, D], for all outputs; a sequence with one for each; or a function of sigma that returns either.
+            By default the principal components above the noise.
+        snr: least lambda^2 / sigma^2 of these components.
         temperature: divides the logits.
-        stats: moments with the default's components, instead of those of `images`.
+        stats: moments that give the default components, instead of those of `images`.
         memory: workspace in bytes.
     """
     if snr < 0:
         raise ScorelensError(f"snr must be at least 0, got {snr:g}")
     if operators is None:
-        return Generalized(images, _visible(stats or fit_gaussian(images), snr), temperature, memory)
-    given = operators if callable(operators) else lambda sigma: operators
-    return Generalized(images, lambda sigma: _bases(given(sigma), images.dim), temperature, memory)
+        basis = partial(_visible, stats or fit_gaussian(images), snr)
+        return Generalized(images, basis, temperature, memory)
+    at = operators if callable(operators) else lambda sigma: operators
+    return Generalized(images, lambda sigma: _bases(at(sigma), images.dim), temperature, memory)
 
 
-def _visible(stats: GaussianStats, snr: float) -> Callable[[float], Basis]:
-    def components(sigma: float) -> Basis:
-        kept = stats.eigenvectors[:, stats.eigenvalues >= snr * sigma**2].T
-        return kept if len(kept) else torch.zeros(1, len(stats.mean), dtype=torch.float64)
-    return components
+def _visible(stats: GaussianStats, snr: float, sigma: float) -> Basis:
+    kept = stats.eigenvectors[:, stats.eigenvalues >= snr * sigma**2].T
+    return kept if len(kept) else torch.zeros(1, len(stats.mean), dtype=torch.float64)
 
 
 def _bases(operators: Operators, d: int) -> Basis | Callable[[int], Basis]:

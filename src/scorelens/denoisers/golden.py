@@ -1,4 +1,4 @@
-"""The golden subset (Shang et al. 2026): the locality model over a few images, chosen for each noisy one."""
+"""The golden subset (Shang et al. 2026): the locality model over a few training images chosen for each noisy one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input
 from scorelens.denoisers.locality import Locality, locality
 from scorelens.posterior import MEMORY
 from scorelens.statistics import GaussianStats
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32, check_noisy, check_sigma
+from scorelens.validation import at_least_float32
 
 
 @dataclass(frozen=True)
 class Golden:
-    """Locality over the images that are nearest to z: few at low noise, and only drawn ones at high noise."""
+    """Locality over the training images nearest to z: fewer at low noise, from a random subset at high noise."""
 
     converges_to_mean: ClassVar[bool] = False
     images: ImageSet
@@ -35,22 +36,23 @@ class Golden:
     seed: int
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        chosen = distributed.world().broadcast(torch.from_numpy(self.chosen(z.detach(), sigma))).numpy()
+        z, sigma = check_input(z, sigma, self.images.shape)
+        chosen = distributed.world().broadcast(torch.from_numpy(self._choose(z.detach(), sigma))).numpy()
         return torch.cat([replace(self.locality, source=self.images.subset(rows))(z[k:k + 1], sigma)
                           for k, rows in enumerate(chosen)])
 
-    def chosen(self, z: Tensor, sigma: float) -> Int[np.ndarray, "b k"]:
-        """The images of each noisy one: some drawn at random, of them the nearest by pooled pixels, then by all."""
+    def _choose(self, z: Tensor, sigma: float) -> Int[np.ndarray, "b k"]:
+        """Training images for each noisy one: a random draw, of it the nearest by pooled pixels, then by all pixels."""
         g = 1 - sigma / math.sqrt(1 + sigma**2)
         kept = round(self.largest - (self.largest - self.smallest) * g)
         count = round(self.largest + (len(self.images) - self.largest) * g)
         drawn = np.sort(np.random.default_rng(self.seed).permutation(len(self.images))[:count])
-        coarse = nearest_images(_pooled(at_least_float32(z)), self._pooled_images.subset(drawn), self.largest)
-        candidates = [np.sort(drawn[rows.cpu().numpy()]) for rows in coarse.indices]
-        pairs = zip(at_least_float32(z).split(1), candidates, strict=True)
-        return np.stack([np.sort(rows[nearest_images(one, self.images.subset(rows), kept).indices[0].cpu().numpy()])
-                         for one, rows in pairs])
+        z = at_least_float32(z)
+        coarse = nearest_images(_pooled(z), self._pooled_images.subset(drawn), self.largest).indices.cpu().numpy()
+        candidates = np.sort(drawn[coarse], axis=1)  # [B, largest]
+        nearest = [nearest_images(one, self.images.subset(rows), kept).indices[0].cpu().numpy()
+                   for one, rows in zip(z.split(1), candidates, strict=True)]
+        return np.sort(np.take_along_axis(candidates, np.stack(nearest), axis=1), axis=1)
 
     @cached_property
     def _pooled_images(self) -> ImageSet:
@@ -58,22 +60,22 @@ class Golden:
 
 
 def _pooled(x: Tensor) -> Tensor:
-    """Averages over blocks: half the side, a quarter from 64 on."""
+    """Block averages: half the resolution, or a quarter for sides of at least 64."""
     h, w = (max(1, side // (4 if side >= 64 else 2)) for side in x.shape[2:])
     return adaptive_avg_pool2d(x, (h, w))
 
 
 def golden(images: ImageSet, *, threshold: float = 0.03, smallest: float = 1 / 20, largest: float = 1 / 10,
            seed: int = 0, stats: GaussianStats | None = None, memory: int = MEMORY) -> Golden:
-    """The golden-subset model of these images: locality by the published mask rule, over a subset.
+    """The golden-subset model of these images: locality with the published mask rule, over a subset.
 
     Args:
         images: the training images.
-        threshold: of the published mask rule (published: 0.03 CIFAR-10 and CelebA-HQ, 0.02 MNIST).
-        smallest: share of the images that is left where there is little noise.
-        largest: share that is left where there is much.
-        seed: of the draw.
-        stats: moments to read the masks off, instead of those of `images`.
+        threshold: tau of the published mask rule (published: 0.03 for CIFAR-10 and CelebA-HQ, 0.02 for MNIST).
+        smallest: share of the images to keep at low noise.
+        largest: share of the images to keep at high noise.
+        seed: seed of the draw.
+        stats: moments that give the masks, instead of those of `images`.
         memory: workspace in bytes.
     """
     if not 0 < smallest <= largest <= 1:

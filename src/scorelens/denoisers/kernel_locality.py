@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal
 
 import torch
@@ -13,13 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import by_mask, check_input, mask_regression, widened
 from scorelens.posterior import MEMORY
 from scorelens.posterior.projected import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.types import Flat, ScorelensError, Shape
-from scorelens.validation import at_least_float32, check_noisy, check_sigma, wide_dtype
+from scorelens.validation import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -27,15 +28,15 @@ class KernelLocality:
     """x0_hat_q = sum_i w_i^q [m_iq + R_q (z - m_i)_M],   w^q = softmax_i(-(z - m_i)_M^T K_q^-1 (z - m_i)_M / 2)
 
     with M the mask of output q, m_i = mu + sqrt(1 - h^2) (x_i - mu), K_q = h^2 Sigma[M,M] + sigma^2 I and
-    R_q = h^2 Sigma[q,M] K_q^-1. Outputs with the same mask share one factorization and one posterior. h = 0 is the
+    R_q = h^2 Sigma[q,M] K_q^-1. Outputs with equal masks share one factorization and one posterior. h = 0 is the
     locality model, h = 1 linear regression on the mask.
     """
 
     converges_to_mean: ClassVar[bool] = True
     images: ImageSet
     stats: GaussianStats
-    bandwidth: Callable[[float], float]  # h of a noise level
-    masks: Callable[[float], Bool[Tensor, "d d"]]  # of a noise level: row q for output q
+    bandwidth: Callable[[float], float]  # h as a function of sigma
+    masks: Callable[[float], Bool[Tensor, "d d"]]  # at sigma: row q is for output q
     temperature: float = 1.0
     memory: int = MEMORY
 
@@ -43,20 +44,18 @@ class KernelLocality:
         return self.at(z, sigma, torch.arange(self.images.dim)).view(z.shape)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
-        """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        """x0_hat at these coordinates only, [B, q]; costs only their masks."""
+        z, sigma = check_input(z, sigma, self.images.shape)
         h, flat, pixels = self.bandwidth(sigma), at_least_float32(z).flatten(1), pixels.cpu()
-        rows, group = torch.unique(self.masks(sigma)[pixels], dim=0, return_inverse=True)
-        members = [(group == k).nonzero()[:, 0] for k in range(len(rows))]
-        parts = [self._outputs(flat, sigma, h, row.nonzero()[:, 0], pixels[some])
-                 for row, some in zip(rows, members, strict=True)]
-        return torch.cat(parts, dim=1)[:, torch.cat(members).argsort().to(z.device)].to(z.dtype)
+        return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, h)).to(z.dtype)
 
     def _outputs(self, z: Flat, sigma: float, h: float, seen: Int[Tensor, "m"],
                  outputs: Int[Tensor, "r"]) -> Float[Tensor, "b r"]:
-        """One posterior: its rows are sigma L^-1 (m_i - mu)[M], K = L L^T, and behind them m_i[q] - R m_i[M]."""
-        factors = self._factors(sigma, h, seen, outputs)
-        mu, whitening, regression = (a.to(wide_dtype(z)).to(z.device) for a in (self.stats.mean, *factors))
+        """One posterior, with rows sigma L^-1 (m_i - mu)[M], K = L L^T, followed by (m_i - mu)[q] - R (m_i - mu)[M]."""
+        cholesky, regression = mask_regression(h**2 * self._covariance[seen], seen, outputs, sigma)
+        unit = torch.eye(len(seen), dtype=cholesky.dtype)
+        whitening = torch.linalg.solve_triangular(cholesky, sigma * unit, upper=False)  # sigma L^-1
+        mu, whitening, regression = widened(z, self.stats.mean, whitening, regression)
         matrix = mu.new_zeros(len(mu), len(seen) + len(outputs))
         matrix[seen] = torch.cat([whitening.T, -regression.T], dim=1)
         matrix[outputs, torch.arange(len(seen), matrix.shape[1])] += 1
@@ -66,23 +65,15 @@ class KernelLocality:
         mean = mean_behind(z, zeta @ whitening.T, source, sigma, self.temperature, self.memory)
         return mu[outputs] + zeta @ regression.T + mean
 
-    def _factors(self, sigma: float, h: float, seen: Int[Tensor, "m"],
-                 outputs: Int[Tensor, "r"]) -> tuple[Float[Tensor, "m m"], Float[Tensor, "r m"]]:
-        """sigma L^-1 and R, in float64."""
-        covariance, unit = h**2 * self._covariance[seen], torch.eye(len(seen), dtype=torch.float64)
-        cholesky = torch.linalg.cholesky(covariance[:, seen] + sigma**2 * unit)
-        whitening = torch.linalg.solve_triangular(cholesky, sigma * unit, upper=False)
-        return whitening, torch.cholesky_solve(covariance[:, outputs], cholesky).T
-
     @cached_property
     def _covariance(self) -> Float[Tensor, "d d"]:
-        return (self.stats.eigenvectors * self.stats.eigenvalues) @ self.stats.eigenvectors.T
+        return self.stats.covariance()
 
 
 def united(keep: Bool[Tensor, "d d"], shape: Shape, tile: int) -> Bool[Tensor, "d d"]:
-    """For each output the union of the masks of its tile: tile x tile places, all channels."""
+    """For each output the union of the masks in its tile of tile x tile pixels, over all channels."""
     c, h, w = shape
-    tiles = (torch.arange(h)[:, None] // tile * w + torch.arange(w) // tile).flatten().repeat(c)  # of each output
+    tiles = (torch.arange(h)[:, None] // tile * w + torch.arange(w) // tile).flatten().repeat(c)  # by output
     return torch.zeros(h * w, len(keep)).index_add_(0, tiles, keep.float())[tiles] > 0
 
 
@@ -93,9 +84,9 @@ def kernel_locality(images: ImageSet, *, bandwidth: float | Literal["auto"] | Ca
 
     Args:
         images: the training images.
-        bandwidth: h, from 0 (locality) to 1 (linear), or a function of sigma; auto denoises held-out images best.
+        bandwidth: h, from 0 (locality) to 1 (linear), or a function of sigma; auto has the least leave-one-out error.
         threshold: tau, relative to the largest entry of the Wiener matrix's row.
-        tile: outputs in squares of this side share the union of their masks, an approximation; 1 or none: exact.
+        tile: outputs in squares of this side share the union of their masks, an approximation; exact for 1 or None.
         temperature: divides the logits.
         stats: moments to use instead of those of `images`.
         memory: workspace in bytes.

@@ -1,5 +1,5 @@
-"""The paper's model: each output pixel has its own posterior over the training images, which looks only at the input
-pixels that the Wiener filter would use for it. Its relatives differ in the masks, or in what is averaged."""
+"""The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
+that the Wiener filter uses for it. Variants change the masks or the source."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -32,9 +33,9 @@ from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32, check_noisy, check_sigma, unknown
+from scorelens.validation import at_least_float32, unknown
 
-MASK_MEMORY = 2 * 2**30  # bytes of masks kept for noise levels seen before
+MASK_MEMORY = 2 * 2**30  # bytes of masks to cache, over noise levels
 SOFTMAXES = ("exact", "batch-mean")
 
 
@@ -43,35 +44,35 @@ class Locality:
     """x0_hat_q = sum_i softmax_i(-||M_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:optimal_denoiserbinary_ours"""
 
     images: ImageSet
-    masks: Callable[[float], Masks | Precisions]  # of a noise level: one for each output coordinate, or for each place
+    masks: Callable[[float], Masks | Precisions]  # at sigma: one for each coordinate, or for each pixel
     softmax_batch: int | None = None
     temperature: float = 1.0
     plan: str = "auto"
     memory: int = MEMORY
-    source: Source | None = None  # if others than the images are averaged
-    tolerance: float | None = None  # of an approximation, as rms
+    source: Source | None = None  # averaged instead of the images
+    tolerance: float | None = None  # rms error allowed for an approximation
 
     @property
     def converges_to_mean(self) -> bool:
-        """Unequal batches count equally: their average is not the mean."""
+        """False for batch-mean, which weights unequal batches equally, and for other sources."""
         return self.softmax_batch is None and self.source is None
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        differentiated = torch.is_grad_enabled() and z.requires_grad
-        if self.tolerance is not None and not differentiated and distributed.world().size == 1:
+        z, sigma = check_input(z, sigma, self.images.shape)
+        needs_gradient = torch.is_grad_enabled() and z.requires_grad
+        if self.tolerance is not None and not needs_gradient and distributed.world().size == 1:
             return self.within(z, sigma, self.tolerance).mean
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
 
     def within(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
-        """x0_hat to an rms of `tolerance` for each image, and what is known of its error."""
+        """x0_hat with an rms error of at most `tolerance` per image, and an estimate of that error."""
         return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
                            memory=self.memory)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
-        """x0_hat at these coordinates alone, [B, q]: at the cost of their masks, not of all."""
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        """x0_hat at these coordinates only, [B, q]; costs only their masks."""
+        z, sigma = check_input(z, sigma, self.images.shape)
         queries = self.masks(sigma)
         some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
                        responses=ListedOutputs(pixels.to(z.device)))
@@ -85,7 +86,7 @@ class Locality:
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
-        """The plan that a call would take, and its expected cost."""
+        """The plan that a call would use, and its expected cost."""
         flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
         return plan_for(self.posterior(sigma), flat, scale, self.plan)
 
@@ -101,22 +102,22 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         images: the training images.
         threshold: tau, relative to the largest entry of the Wiener matrix's row.
         rank: use only this many principal components for the masks.
-        energy: cut the smallest components, as long as they hold no more than this share of sum lambda^4.
-        components: fit only this many leading components, by a randomized method; for images too large for all.
-        softmax: exact, or the published code's batch-mean, which normalizes within batches and averages them.
-        softmax_batch: size of those batches.
+        energy: cut the smallest components that together hold at most this share of sum lambda^4.
+        components: fit only this many leading components, by a randomized method, if the images are too large for all.
+        softmax: exact, or batch-mean as in the published code: normalized within batches, then averaged over them.
+        softmax_batch: size of the batches of batch-mean.
         mask_rule: the paper's equation, or the published code's normalization of the Wiener matrix.
         temperature: divides the logits.
-        stats: moments to read the masks off, instead of those of `images`.
-        plan: how the distances are computed; all are exact, auto takes the fastest.
-        tolerance: rms of x0_hat that an approximation may cost: where few images can speak for all, at high noise, only
-            they are compared. Exact at low noise, without it, under torchrun, and for gradients.
+        stats: moments that give the masks, instead of those of `images`.
+        plan: how to compute the distances; all are exact, auto chooses the fastest.
+        tolerance: rms error of x0_hat allowed for importance-sampled posterior means at high noise; always exact at low
+            noise, with gradients, under torchrun, and without a tolerance.
         memory: workspace in bytes.
     """
     if tolerance is not None and not tolerance > 0:
         raise ScorelensError(f"tolerance must be > 0, got {tolerance:g}")
     if tolerance is not None and softmax != "exact":
-        raise ScorelensError(f"a tolerance is of the exact softmax, not of {softmax}; give one of the two")
+        raise ScorelensError(f"tolerance applies to the exact softmax only, got softmax {softmax}; give one of them")
     if softmax not in SOFTMAXES:
         raise unknown("softmax", softmax, SOFTMAXES)
     if softmax_batch < 1:

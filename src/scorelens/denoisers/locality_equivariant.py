@@ -1,4 +1,4 @@
-"""The locality model averaged over translations too: the paper's ablation, which finds that they do not help."""
+"""The locality model over all translations of the images: an ablation of the paper, where they do not help."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def locality_equivariant(images: ImageSet, *, threshold: float = 0.02, temperatu
                          stats: GaussianStats | None = None, memory: int = MEMORY) -> Locality:
     """x0_hat_q = sum_it softmax_it(-||M_q (z - T_t x_i)||^2 / 2 sigma^2) (T_t x_i)_q, T_t all circular translations.
 
-    H x W times as many images: for small ones.
+    The cost grows by H x W: for small images.
 
     Args:
         images: the training images.
         threshold: tau, relative to the largest entry of the Wiener matrix's row.
         temperature: divides the logits.
-        stats: moments to read the masks off, instead of those of `images`.
+        stats: moments that give the masks, instead of those of `images`.
         memory: workspace in bytes.
     """
     plain = locality(images, threshold=threshold, temperature=temperature, stats=stats, memory=memory)

@@ -1,4 +1,4 @@
-"""The nearest training image: what the optimal denoiser becomes as the noise vanishes."""
+"""The nearest training image: the limit of the optimal denoiser as sigma goes to 0."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input
 from scorelens.statistics.nearest import nearest_images
-from scorelens.validation import at_least_float32, check_noisy, check_sigma
+from scorelens.validation import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,6 @@ class Nearest:
     images: ImageSet
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        check_sigma(sigma)
-        found = nearest_images(at_least_float32(check_noisy(z, self.images.shape)), self.images)
-        return self.images[found.indices[:, 0]].to(z) + 0 * z  # stays in the graph, with its true gradient
+        z, _ = check_input(z, sigma, self.images.shape)
+        nearest = nearest_images(at_least_float32(z), self.images).indices[:, 0]
+        return self.images[nearest].to(z) + 0 * z  # stays in the graph, with its true gradient

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     Choice,
@@ -21,7 +22,7 @@ from scorelens.posterior import (
     posterior_mean,
 )
 from scorelens.statistics.nearest import nearest_images
-from scorelens.validation import at_least_float32, check_noisy, check_sigma
+from scorelens.validation import at_least_float32
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Optimal:
     memory: int = MEMORY
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        z, sigma = check_input(z, sigma, self.images.shape)
         if self.neighbours is None:
             return self._mean(self.images, z, sigma)
         near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices

@@ -1,4 +1,4 @@
-"""Patch sizes: one number, one for each step, those the paper fitted, or those that `scorelens calibrate` wrote."""
+"""Patch sizes by noise level: one number, one for each step, a preset of the paper, or a calibration file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scorelens.posterior.sources import Window
 from scorelens.types import ScorelensError, Shape
 from scorelens.validation import nearest_name
 
-# Fitted in the paper for Kamb & Ganguli's models, t = 900 ... 0; the largest is the side of the images.
+# Fitted in the paper to Kamb & Ganguli's models at t = 900 ... 0; the largest is the side of the images.
 PRESETS = {
     "cifar10": (32, 32, 32, 29, 25, 17, 13, 9, 7, 3),
     "celeba-hq": (64, 64, 45, 25, 17, 17, 9, 7, 5, 3),
@@ -28,19 +28,19 @@ Size = int | None  # None: the whole image
 
 
 def patch_sizes(given: PatchSize, shape: Shape) -> Callable[[float], Size]:
-    """The patch size at a noise level: that of the nearest level, by ratio, of those that sizes are given for.
+    """The patch size as a function of sigma: that of the nearest noise level, by ratio, in the table of sizes.
 
     Args:
-        given: a number; one for each step of `ddim_sigmas`; the name of a preset, scaled to the side of the images; the
-            JSON file of a calibration; or numbers in one word, "32-25-9".
-        shape: of the images.
+        given: a number; a number for each step of `ddim_sigmas`, as a sequence or as text, "32-25-9"; a preset, scaled
+            to the side of the images; or the JSON file that `scorelens calibrate` writes.
+        shape: shape of the images.
     """
     sigmas, sizes = size_table(given, shape)
     return by_level(sigmas, [_size(size, shape) for size in sizes])
 
 
 def by_level(sigmas: Sequence[float], values: Sequence[T]) -> Callable[[float], T]:
-    """The value of the nearest of these noise levels, by ratio."""
+    """A function of sigma: the value at the nearest of these noise levels, by ratio."""
     def at(sigma: float) -> T:
         return min(zip(sigmas, values, strict=True), key=lambda pair: abs(math.log(pair[0] / sigma)))[1]
 
@@ -48,7 +48,7 @@ def by_level(sigmas: Sequence[float], values: Sequence[T]) -> Callable[[float], 
 
 
 def size_table(given: PatchSize, shape: Shape) -> tuple[Sequence[float], Sequence[int]]:
-    """Noise levels and the sizes given for them."""
+    """Noise levels and the size at each."""
     if isinstance(given, str) and given in PRESETS:
         given = _scaled(PRESETS[given], max(shape[1:]))
     elif isinstance(given, str) and given.endswith(".json"):
@@ -64,21 +64,21 @@ def size_table(given: PatchSize, shape: Shape) -> tuple[Sequence[float], Sequenc
 def _numbers(text: str) -> int | list[int]:
     words = text.split("-")
     if not all(word.isdigit() for word in words):
-        raise ScorelensError(f"patch size {text!r} is no number, no list like 32-25-9, no calibration.json and none of "
+        raise ScorelensError(f"patch size {text!r} is not a number, a list like 32-25-9, a calibration.json or one of "
                              f"the presets {', '.join(PRESETS)}{nearest_name(text, PRESETS)}")
     return int(text) if len(words) == 1 else [int(word) for word in words]
 
 
 def _calibrated(path: Path) -> tuple[list[float], list[int]]:
     try:
-        found = json.loads(path.read_text())
-        return [float(sigma) for sigma in found["sigmas"]], [int(size) for size in found["sizes"]]
+        table = json.loads(path.read_text())
+        return [float(sigma) for sigma in table["sigmas"]], [int(size) for size in table["sizes"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ScorelensError(f"{path} is not a calibration: {error!r}; `scorelens calibrate` writes one") from error
 
 
 def _scaled(sizes: Sequence[int], side: int) -> list[int]:
-    """Sizes fitted to larger or smaller images: odd, but for the whole image."""
+    """The sizes, scaled to images of this side: odd, except for the whole image."""
     full = max(sizes)
     if side == full:
         return list(sizes)
@@ -96,12 +96,6 @@ def _size(size: int, shape: Shape) -> Size:
 
 
 def patch_window(size: Size, shape: Shape) -> Window:
-    """How far a patch reaches; along an axis that it is too long for, it is as long as the image."""
-    (up, down), (left, right) = (_reach(size, side) for side in shape[1:])
+    """The extent of a patch around its centre; along each axis at most that of the image."""
+    (up, down), (left, right) = ((n // 2, n - 1 - n // 2) for n in (min(size or side, side) for side in shape[1:]))
     return Window(up, down, left, right)
-
-
-def _reach(size: Size, side: int) -> tuple[int, int]:
-    if size is None or size >= side:
-        return side // 2, side - 1 - side // 2
-    return size // 2, size // 2

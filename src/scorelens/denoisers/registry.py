@@ -1,12 +1,13 @@
-"""The registry: every closed-form denoiser by name, and how one is built.
+"""The registry: every closed-form denoiser by name.
 
-A package adds its own through the entry-point group "scorelens.denoisers": name = "package.module:builder".
+Other packages add denoisers through the entry-point group "scorelens.denoisers": name = "package.module:builder".
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -33,7 +34,7 @@ from scorelens.denoisers.wiener import wiener
 from scorelens.types import Denoiser
 from scorelens.validation import unknown
 
-GROUP = "scorelens.denoisers"  # entry points of packages that add denoisers
+GROUP = "scorelens.denoisers"  # of entry points
 
 DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "optimal": Optimal,
@@ -58,23 +59,23 @@ DENOISERS: dict[str, Callable[..., Denoiser]] = {
 
 
 def find_builder(name: str) -> Callable[..., Denoiser]:
-    """The builder of a denoiser: from the registry, else from an installed package."""
+    """The builder of a denoiser, from the registry or an installed package."""
     if name in DENOISERS:
         return DENOISERS[name]
     for entry in entry_points(group=GROUP):
         if entry.name == name:
-            found: Callable[..., Denoiser] = entry.load()
-            return found
+            builder: Callable[..., Denoiser] = entry.load()
+            return builder
     raise unknown("denoiser", name, denoiser_names())
 
 
 def denoiser_names() -> list[str]:
-    """All denoisers that can be built: those of the registry, then those of installed packages."""
+    """Names of all denoisers: those of the registry, then those of installed packages."""
     return [*DENOISERS, *sorted({entry.name for entry in entry_points(group=GROUP)} - set(DENOISERS))]
 
 
 def denoiser_options(name: str) -> dict[str, inspect.Parameter]:
-    """The options of a denoiser: the parameters of its builder, after the images."""
+    """The options of a denoiser: the parameters of its builder except the images."""
     return dict(list(inspect.signature(find_builder(name)).parameters.items())[1:])
 
 
@@ -83,16 +84,17 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
     """Build a closed-form denoiser of these images. Unknown options raise.
 
     Args:
-        name: any of DENOISERS, or of an installed package that adds one.
+        name: a name in DENOISERS, or one that an installed package adds.
         images: the training images.
         classes: use only the images of these classes, by label or name.
-        labels: the class of each noisy image of the batch: it is denoised by the images of that class alone.
-        options: of the denoiser's builder.
+        labels: the class of each noisy image in the batch; it is denoised with the images of that class only.
+        options: options of the denoiser's builder.
     """
     known = denoiser_options(name)
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
-    source, build = images if classes is None else only_classes(images, classes), find_builder(name)
-    return build(source, **options) if labels is None else by_class(source, labels, lambda own: build(own, **options))
+    build = partial(find_builder(name), **options)
+    source = images if classes is None else only_classes(images, classes)
+    return build(source) if labels is None else by_class(source, labels, build)
 

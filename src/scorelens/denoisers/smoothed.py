@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import check_input
 from scorelens.denoisers.optimal import Optimal
 from scorelens.posterior import MEMORY
 from scorelens.types import Images, ScorelensError
-from scorelens.validation import at_least_float32, check_noisy, check_sigma
+from scorelens.validation import at_least_float32
 
 
 @dataclass(frozen=True)
 class Smoothed:
-    """x0_hat = mean_m optimal(z + s sqrt(1 + sigma^2) eps_m), the eps_m drawn once and the same for every image."""
+    """x0_hat = mean_m optimal(z + s sqrt(1 + sigma^2) eps_m), with eps_m drawn once and shared by all images."""
 
     converges_to_mean: ClassVar[bool] = True
     images: ImageSet
@@ -27,7 +28,7 @@ class Smoothed:
     draws: Images
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
+        z, sigma = check_input(z, sigma, self.images.shape)
         wide = at_least_float32(z)
         shifts = self.scale * math.sqrt(1 + sigma**2) * self.draws.to(wide)  # [M, C, H, W]
         predictions = self.optimal((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
@@ -40,10 +41,10 @@ def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbour
 
     Args:
         images: the training images.
-        draws: M, the number of perturbed copies that are averaged.
+        draws: M, the number of perturbed copies to average.
         scale: s, the size of the perturbation (published: 0.1; 1 on MNIST).
         neighbours: average only this many nearest images (published: 200), an approximation; None for all.
-        seed: of the perturbations.
+        seed: seed of the perturbations.
         memory: workspace in bytes.
     """
     if draws < 1:

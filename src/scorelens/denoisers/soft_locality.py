@@ -1,4 +1,4 @@
-"""The locality model with soft precisions: pixels count as much as the Wiener filter uses them, not all or nothing."""
+"""The locality model with soft masks: pixels are weighted by their Wiener coefficients instead of kept or dropped."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: Gaussian
     Args:
         images: the training images.
         temperature: divides the logits.
-        stats: moments to read the precisions off, instead of those of `images`.
+        stats: moments that give the weights, instead of those of `images`.
         memory: workspace in bytes.
     """
     moments = stats or fit_gaussian(images)
@@ -28,7 +28,7 @@ def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: Gaussian
     def precisions(sigma: float) -> Precisions:
         w = wiener_matrix(moments, sigma).abs()
         largest = w.amax(dim=1, keepdim=True)
-        constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights do: the value is known
+        constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights return the constant
         return Precisions(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
 
     return Locality(images, precisions, temperature=temperature, memory=memory)

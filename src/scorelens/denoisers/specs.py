@@ -1,4 +1,4 @@
-"""Denoisers written as text, `locality:threshold=0.05,softmax=batch-mean`, for lists of them on the command line."""
+"""Denoisers as text, e.g. `locality:threshold=0.05,softmax=batch-mean`, for lists on the command line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Spec:
 
     @property
     def label(self) -> str:
-        """For people: `locality, threshold 0.05, batch-mean`."""
+        """Readable form: `locality, threshold 0.05, batch-mean`."""
         words = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.options.items())
         return ", ".join([self.name, *words])
 
@@ -34,7 +34,7 @@ class Spec:
 
 
 def parse_specs(text: str) -> list[Spec]:
-    """What the text names; `locality:threshold=0.02/0.05` are candidates, one for each value, to choose from.
+    """The denoisers that a text describes; `locality:threshold=0.02/0.05` gives one candidate for each value.
 
     >>> [str(spec) for spec in parse_specs("locality:threshold=0.02/0.05")]
     ['locality:threshold=0.02', 'locality:threshold=0.05']
@@ -53,7 +53,7 @@ def parse_specs(text: str) -> list[Spec]:
 
 
 def _value(word: str) -> Any:
-    """A number where it reads as one, else true, false or the word itself."""
+    """The word as an int, float or bool if it is one, else the word itself."""
     for kind in (int, float):
         try:
             return kind(word)

@@ -8,15 +8,15 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
-from scorelens.validation import check_noisy, check_sigma, wide_dtype
+from scorelens.denoisers.common import check_input, principal_components
+from scorelens.statistics import GaussianStats, fit_gaussian
 
 
 @dataclass(frozen=True)
 class Wiener:
     """x0_hat = mu + U diag(lambda^2 / (lambda^2 + sigma^2)) U^T (z - mu)   # eq:wiener
 
-    Two thin products: computed in float64 where the device has it, returned in the precision of z.
+    Two thin products, computed in float64 if the device has it and returned in the dtype of z.
     """
 
     converges_to_mean: ClassVar[bool] = True
@@ -24,12 +24,10 @@ class Wiener:
     stats: GaussianStats
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.images.shape)
-        rank = int((self.stats.eigenvalues > 0).sum())
-        parts = (self.stats.mean, self.stats.eigenvectors[:, :rank], shrinkage(self.stats, sigma)[:rank])
-        mu, u, gain = (part.to(wide_dtype(z)).to(z.device) for part in parts)  # in this order: mps has no float64
-        centred = z.flatten(1).to(mu.dtype) - mu  # [B, D]
-        return (mu + ((centred @ u) * gain) @ u.T).to(z.dtype).view(z.shape)
+        z, sigma = check_input(z, sigma, self.images.shape)
+        basis = principal_components(self.stats, z, self.stats.rank)
+        gain = basis.variances / (basis.variances + sigma**2)
+        return basis.restore(gain * basis.rotate(z), z)
 
 
 def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0, components: int | None = None,
@@ -39,8 +37,8 @@ def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0, co
     Args:
         images: the training images.
         rank: keep only this many principal components.
-        energy: cut the smallest components, as long as they hold no more than this share of sum lambda^4.
-        components: fit only this many leading components, by a randomized method; for images too large for all.
+        energy: cut the smallest components that together hold at most this share of sum lambda^4.
+        components: fit only this many leading components, by a randomized method, if the images are too large for all.
         stats: moments to use instead of those of `images`.
     """
     return Wiener(images, (stats or fit_gaussian(images, components=components)).truncated(rank, energy))

@@ -1,4 +1,4 @@
-"""What is fitted to the data: moments, principal components, Wiener matrix, masks."""
+"""Statistics fitted to the images: moments, principal components, Wiener matrix, masks."""
 
 from scorelens.statistics.masks import locality_masks, shrinkage, wiener_matrix
 from scorelens.statistics.moments import GaussianStats, fit_gaussian

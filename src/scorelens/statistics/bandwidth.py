@@ -1,4 +1,4 @@
-"""How wide the kernels of the data should be: what denoises best an image that they were not made of."""
+"""Bandwidth of the kernel denoisers, selected by leave-one-out denoising error."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
 GRID = [0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]  # candidates of h
-HELD_OUT = 256  # images that are denoised, each without its own kernel
-CENTRES = 4096  # images that have kernels; with more of them, h would come out a little smaller
-MASKS, HELD_OUT_PER_MASK = 16, 64  # outputs that stand for all
+HELD_OUT = 256  # images to denoise, each without its own kernel
+CENTRES = 4096  # images with kernels; more would give a slightly smaller h
+MASKS, HELD_OUT_PER_MASK = 16, 64  # outputs sampled with masks, and images for each
 SETTINGS = [GRID, HELD_OUT, CENTRES, MASKS, HELD_OUT_PER_MASK]
 
 
 def bandwidth_rule(bandwidth: float | str | Callable[[float], float],
                    auto: Callable[[float], float]) -> Callable[[float], float]:
-    """h of a noise level: a number, a function, or "auto"."""
+    """h as a function of sigma, from a number, a function, or "auto"."""
     if isinstance(bandwidth, str):
         if bandwidth != "auto":
             raise unknown("bandwidth", bandwidth, ["auto"])
         return cache(auto)
-    rule = bandwidth if callable(bandwidth) else lambda sigma: bandwidth
-    if not callable(bandwidth):
-        _checked(bandwidth)
-    return lambda sigma: _checked(rule(sigma))
+    if callable(bandwidth):
+        return lambda sigma: _checked(bandwidth(sigma))
+    h = _checked(bandwidth)
+    return lambda sigma: h
 
 
 def _checked(h: float) -> float:
@@ -47,31 +47,31 @@ def _checked(h: float) -> float:
 
 def held_out_bandwidth(images: ImageSet, stats: GaussianStats, sigma: float,
                        masks: Bool[Tensor, "d d"] | None = None) -> float:
-    """The h whose kernel denoiser has the least squared error on noisy images that it has not seen: leave-one-out, of
-    seeded images and noise. It knows the data and the noise level, and no network.
+    """The h of GRID with the least leave-one-out squared error on noisy training images, drawn with a fixed seed.
 
-    `stats` are those of the images, or of a set that holds them. With masks, output q is denoised from the pixels that
-    row q keeps; a few outputs stand for all.
+    It depends on the data and the noise level, not on a network. `stats` are the moments of the images or a superset.
+    With masks, output q is denoised from the pixels that row q keeps, and a sample of outputs estimates the error.
     """
     if min(len(images), stats.count) < 3:
-        return GRID[-1]  # nothing is left to estimate a covariance from
+        return GRID[-1]  # too few images to leave one out and estimate a covariance
 
-    @torch.inference_mode(False)  # and with gradients, wherever it is called
+    @torch.inference_mode(False)  # _left_out needs gradients, whatever the caller's mode
     def fit() -> dict[str, Tensor]:
-        problems, none = _problems(images, stats, masks), torch.zeros(len(GRID), dtype=torch.float64)
-        errors = sum((_errors(*problem, sigma, stats.count) for problem in problems), none)
-        errors = distributed.world().broadcast(errors)
-        return {"h": torch.tensor(GRID, dtype=torch.float64)[errors.argmin()]}
+        errors = torch.zeros(len(GRID), dtype=torch.float64)
+        for problem in _problems(images, stats, masks):
+            errors += _errors(*problem, sigma, stats.count)
+        best = distributed.world().broadcast(errors).argmin()
+        return {"h": torch.tensor(GRID, dtype=torch.float64)[best]}
 
-    seen = None if masks is None else hashlib.sha256(masks.numpy().tobytes()).hexdigest()
-    return cached("bandwidth", [images.fingerprint, digest(stats), sigma, seen, SETTINGS], fit)["h"].item()
+    mask_hash = None if masks is None else hashlib.sha256(masks.numpy().tobytes()).hexdigest()
+    return cached("bandwidth", [images.fingerprint, digest(stats), sigma, mask_hash, SETTINGS], fit)["h"].item()
 
 
 Problem = tuple[Float[Tensor, "n k"], Float[Tensor, "k"], Float[Tensor, "r k"], Float[Tensor, "j k"]]
 
 
 def _problems(images: ImageSet, stats: GaussianStats, masks: Bool[Tensor, "d d"] | None) -> Iterator[Problem]:
-    """Images, variances, outputs and noise, all in the basis of principal components: of all pixels, or of a mask's."""
+    """Images, variances, outputs and noise in the basis of principal components: of all pixels, or of each mask's."""
     generator = torch.Generator().manual_seed(0)
     chosen = torch.randperm(len(images), generator=generator)[:CENTRES].numpy()
     pixels = torch.from_numpy(images.pixels[chosen]).flatten(1)
@@ -80,38 +80,37 @@ def _problems(images: ImageSet, stats: GaussianStats, masks: Bool[Tensor, "d d"]
     if masks is None:
         yield x @ stats.eigenvectors, stats.eigenvalues, stats.eigenvectors, eps @ stats.eigenvectors
         return
-    own = masks.diagonal().nonzero()[:, 0]  # an output that does not see itself is nearly constant
-    for q in own[torch.randperm(len(own), generator=generator)[:MASKS]]:
+    candidates = masks.diagonal().nonzero()[:, 0]  # an output outside its own mask is nearly constant
+    for q in candidates[torch.randperm(len(candidates), generator=generator)[:MASKS]]:
         seen = masks[q]
-        u = stats.eigenvectors[seen]
-        variances, v = torch.linalg.eigh((u * stats.eigenvalues) @ u.T)
+        variances, v = torch.linalg.eigh(stats.covariance(seen))
         yield x[:, seen] @ v, variances.clamp(min=0), v[seen[:q].sum()][None], eps[:HELD_OUT_PER_MASK, seen] @ v
 
 
 def _errors(y: Float[Tensor, "n k"], variance: Float[Tensor, "k"], outputs: Float[Tensor, "r k"],
             eps: Float[Tensor, "j k"], sigma: float, count: int) -> Float[Tensor, "h"]:
-    """Squared error of each candidate."""
-    own = y[:len(eps)]
-    z = own + sigma * eps
-    guesses = (_left_out(h, z.clone(), own, y, variance, sigma, count) for h in GRID)
-    return torch.stack([((x0_hat - own) @ outputs.T).square().sum() for x0_hat in guesses])
+    """Squared error of each h in GRID."""
+    x0 = y[:len(eps)]
+    z = x0 + sigma * eps
+    predictions = (_left_out(h, z.clone(), x0, y, variance, sigma, count) for h in GRID)
+    return torch.stack([((x0_hat - x0) @ outputs.T).square().sum() for x0_hat in predictions])
 
 
-def _left_out(h: float, z: Float[Tensor, "j k"], own: Float[Tensor, "j k"], y: Float[Tensor, "n k"],
+def _left_out(h: float, z: Float[Tensor, "j k"], x0: Float[Tensor, "j k"], y: Float[Tensor, "n k"],
               variance: Float[Tensor, "k"], sigma: float, n: int) -> Float[Tensor, "j k"]:
-    """x0_hat = z + sigma^2 grad log p(z), p the density of noisy kernels around all images but y_j, the first of y.
+    """x0_hat = z + sigma^2 grad log p(z), where p is the density of noisy kernels at all images except y_j.
 
-    Without y_j the mean is -y_j / (n - 1) and the covariance a Sigma - b y_j y_j^T, a = (n - 1) / (n - 2),
-    b = n / ((n - 1) (n - 2)); with K = a h^2 Sigma + sigma^2 I and c = b h^2
+    z_j is y_j plus noise. Without y_j the mean is -y_j / (n - 1) and the covariance a Sigma - b y_j y_j^T, with
+    a = (n - 1) / (n - 2), b = n / ((n - 1) (n - 2)). With K = a h^2 Sigma + sigma^2 I and c = b h^2,
     (K - c y_j y_j^T)^-1 = K^-1 + c K^-1 y_j y_j^T K^-1 / (1 - c y_j^T K^-1 y_j).
     """
     s, c = math.sqrt(1 - h**2), h**2 * n / ((n - 1) * (n - 2))
     k = h**2 * (n - 1) / (n - 2) * variance + sigma**2
-    lost = own * (variance > 0) / k  # K^-1 y_j, [j, k]
-    v = z.requires_grad_() + (1 - s) / (n - 1) * own  # z - (1 - s) mean: the distance is that of v and s y_i
+    removed = x0 * (variance > 0) / k  # K^-1 y_j, [j, k]
+    v = z.requires_grad_() + (1 - s) / (n - 1) * x0  # z - (1 - s) mean: distances are those between v and s y_i
     distance = (v.square() / k).sum(dim=1, keepdim=True) - 2 * s * (v / k) @ y.T + s**2 * (y.square() / k).sum(dim=1)
-    along = (v * lost).sum(dim=1, keepdim=True) - s * lost @ y.T  # [j, n]
-    logits = -(distance + c * along.square() / (1 - c * (own * lost).sum(dim=1, keepdim=True))) / 2
-    itself = torch.eye(*logits.shape, dtype=torch.bool)
-    (score,) = torch.autograd.grad(logits.masked_fill(itself, -math.inf).logsumexp(dim=1).sum(), z)
+    along = (v * removed).sum(dim=1, keepdim=True) - s * removed @ y.T  # [j, n]
+    logits = -(distance + c * along.square() / (1 - c * (x0 * removed).sum(dim=1, keepdim=True))) / 2
+    same = torch.eye(*logits.shape, dtype=torch.bool)
+    (score,) = torch.autograd.grad(logits.masked_fill(same, -math.inf).logsumexp(dim=1).sum(), z)
     return (z + sigma**2 * score).detach()

@@ -1,4 +1,4 @@
-"""Anything fitted, stored by what it was fitted to: never served for other data, never seen half-written."""
+"""Cache of fitted tensors, keyed by the content they were fitted to and written atomically."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.files import atomic_file, cache_folder
 
-FORMAT = 1  # raise when the meaning of what is stored changes
+FORMAT = 1  # increment when the meaning of stored tensors changes
 
 
 def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors that `fit` returns, read back if they were stored under this key (a content hash and parameters)."""
+    """The tensors that `fit` returns, loaded if stored under this key (content hashes and parameters)."""
     name = hashlib.sha256(repr((FORMAT, kind, list(key))).encode()).hexdigest()[:32]
     path = cache_folder(kind) / f"{name}.safetensors"
-    stored = distributed.world().broadcast_tensors(lambda: _stored(path))
+    stored = distributed.world().broadcast_tensors(lambda: _load(path))
     if stored is not None:
         return dict(stored)
     tensors = fit()
@@ -31,7 +31,7 @@ def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]
     return tensors
 
 
-def _stored(path: Path) -> dict[str, Tensor] | None:
+def _load(path: Path) -> dict[str, Tensor] | None:
     if path.exists():
         try:
             return load_file(path)

@@ -1,7 +1,7 @@
 """The leading principal components of images too large for a covariance matrix, by randomized subspace iteration.
 
-Halko, Martinsson & Tropp (2011), Algorithm 4.4: a random subspace, multiplied by the covariance a few times, turns
-towards the leading components; the covariance itself is only ever applied, X^T (X Y), chunk by chunk.
+Halko, Martinsson & Tropp (2011), Algorithm 4.4: repeated multiplication by the covariance turns a random subspace
+towards the leading components. Products X^T (X Y) are summed over chunks; the covariance matrix is never formed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch import Tensor
 from scorelens import distributed, progress
 from scorelens.data.images import ImageSet
 
-SPARE = 20  # directions beyond those asked for, which make the last of them accurate
-ITERATIONS = 4  # passes over the data, one more at the end
+SPARE = 20  # oversampling: extra directions that make the last requested ones accurate
+ITERATIONS = 4  # passes over the data, followed by a final one
 CHUNK = 1024
 
 
 def leading_components(images: ImageSet, components: int) -> tuple[
         Float[Tensor, "d"], Float[Tensor, "k"], Float[Tensor, "d k"], float]:
-    """Mean, variances and directions of the leading components, and the share of the variance that is not in them."""
+    """Mean, variances and directions of the leading components, and the share of the variance they miss."""
     n = len(images)
     mean, total_variance = _mean_and_variance(images)
     width = min(components + SPARE, images.dim, n - 1)
@@ -44,7 +44,7 @@ def _mean_and_variance(images: ImageSet) -> tuple[Float[Tensor, "d"], float]:
 
 
 def _covariance_times(images: ImageSet, mean: Float[Tensor, "d"], basis: Float[Tensor, "d k"]) -> Float[Tensor, "d k"]:
-    """Sigma @ basis, without Sigma."""
+    """Sigma @ basis, without forming Sigma."""
     product, centre = torch.zeros_like(basis), mean.float()
     for x in images.shard().chunks(CHUNK, reuse=True):
         centred = x.flatten(1).sub_(centre)  # [n, D]

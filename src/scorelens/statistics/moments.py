@@ -1,4 +1,4 @@
-"""Mean and covariance of the data, exactly, in one pass; their eigendecomposition; and what follows from them."""
+"""Exact mean and covariance of the data in one pass, and the eigendecomposition of the covariance."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from scorelens.statistics.cache import cached
 from scorelens.statistics.leading import leading_components
 from scorelens.types import ScorelensError
 
-# Pixels minus 128 are integers below 2^7 in size, their products below 2^14: a float32 matrix product over 2^10 images
-# sums integers below 2^24, each of which float32 holds exactly, so single-precision speed costs no digit.
+# Pixels minus 128 are integers up to 2^7 in magnitude, their products up to 2^14: a float32 matrix product over 2^10
+# images sums integers up to 2^24, which float32 represents exactly. Single precision is fast and loses no digit.
 EXACT_ROWS = 1024
 CENTRE, SCALE = 128, 127.5
-LARGEST_EXACT = 20_000  # coordinates; their covariance in float64 is 3.2 GB, and as much again to decompose it
+LARGEST_EXACT = 20_000  # coordinates: 3.2 GB of covariance in float64, and as much to decompose it
 TILE = 512  # side of a block of the covariance; only blocks on and above the diagonal are computed
 
 
@@ -27,8 +27,7 @@ TILE = 512  # side of a block of the covariance; only blocks on and above the di
 class GaussianStats:
     """mu and Sigma = U diag(lambda^2) U^T (divided by N - 1) of N images flattened to D coordinates; float64.
 
-    k = D: all components, unless only the leading ones were fitted; `missing` is then the share of the variance that
-    is not in them.
+    k = D, unless only the leading components were fitted; `missing` is then the share of the variance outside them.
     """
 
     mean: Float[Tensor, "d"]
@@ -37,11 +36,20 @@ class GaussianStats:
     count: int
     missing: float = 0.0
 
-    def truncated(self, rank: int | None = None, energy: float = 0.0) -> GaussianStats:
-        """Only the `rank` largest components, or those left when the share `energy` of sum lambda^4 is cut away.
+    @property
+    def rank(self) -> int:
+        """Number of components with nonzero variance; they come first."""
+        return int((self.eigenvalues > 0).sum())
 
-        The energy cut-off is that of the paper's ablation (tab:energy-cutoff-ablation), a share of the squared
-        singular values of the covariance: the smallest components are zeroed as long as they hold no more than it.
+    def covariance(self, pixels: Tensor | None = None) -> Float[Tensor, "m m"]:
+        """Sigma, or its block at these pixels (indices or a boolean mask)."""
+        u = self.eigenvectors if pixels is None else self.eigenvectors[pixels]
+        return (u * self.eigenvalues) @ u.T
+
+    def truncated(self, rank: int | None = None, energy: float = 0.0) -> GaussianStats:
+        """Keep the `rank` largest components, and zero the smallest ones that hold at most `energy` of sum lambda^4.
+
+        The energy cut-off is the paper's (tab:energy-cutoff-ablation): a share of the squared singular values of Sigma.
         """
         if rank is not None and not 0 <= rank <= len(self.eigenvalues):
             raise ScorelensError(f"rank must be between 0 and the {len(self.eigenvalues)} components, got {rank}")
@@ -50,36 +58,35 @@ class GaussianStats:
         kept = len(self.eigenvalues) if rank is None else rank
         if energy > 0:
             squares = self.eigenvalues.square()
-            tails = squares.flip(0).cumsum(0).flip(0)  # what is lost by cutting from component k on
+            tails = squares.flip(0).cumsum(0).flip(0)  # energy lost by cutting at component k
             kept = min(kept, int((tails > energy * squares.sum()).sum()))
         keep = torch.arange(len(self.eigenvalues)) < kept
         return replace(self, eigenvalues=self.eigenvalues * keep)
 
 
 def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool = True) -> GaussianStats:
-    """Mean, variances and principal components of the images; kept in the cache under a hash of their content.
+    """Mean, variances and principal components of the images, cached under a hash of their content.
 
-    `components` asks for the leading ones only, by a randomized method that never holds D x D numbers: approximate,
-    for images too large for the exact one; `missing` tells the share of the variance that it leaves out.
+    `components` fits only that many leading components by an approximate, randomized method that never stores a D x D
+    matrix, for images too large for the exact one. `missing` is then the share of the variance left out.
     """
     if len(images) < 2:
         raise ScorelensError(f"{images.name}: statistics need at least 2 images, got {len(images)}")
     if components is None and images.dim > LARGEST_EXACT:
-        raise ScorelensError(f"{images.name}: the covariance of D = {images.dim} coordinates does not fit; give "
-                             "components=500 or so for the leading ones alone, or a smaller resolution")
+        raise ScorelensError(f"{images.name}: the covariance of D = {images.dim} coordinates is too large; give "
+                             "components=500 or so to fit only the leading ones, or a smaller resolution")
     if components is not None and not 1 <= components <= min(images.dim, len(images) - 1):
         raise ScorelensError(f"components must be between 1 and {min(images.dim, len(images) - 1)}, got {components}")
-    fit = (lambda: _fit(images)) if components is None else (lambda: _fit_leading(images, components))
-    if not cache:
-        return fit()
-    tensors = cached("gaussian", [images.fingerprint, components], lambda: _tensors(fit()))
-    return GaussianStats(tensors["mean"], tensors["eigenvalues"], tensors["eigenvectors"], len(images),
-                         tensors["missing"].item())
 
 
-def _tensors(stats: GaussianStats) -> dict[str, Tensor]:
-    return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors,
-            "missing": torch.tensor(stats.missing, dtype=torch.float64)}
+    def fit() -> dict[str, Tensor]:
+        stats = _fit(images) if components is None else _fit_leading(images, components)
+        return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors,
+                "missing": torch.tensor(stats.missing, dtype=torch.float64)}
+
+    tensors = cached("gaussian", [images.fingerprint, components], fit) if cache else fit()
+    missing = tensors.pop("missing").item()
+    return GaussianStats(**tensors, count=len(images), missing=missing)
 
 
 def _fit(images: ImageSet) -> GaussianStats:
@@ -89,16 +96,16 @@ def _fit(images: ImageSet) -> GaussianStats:
     second.sub_(torch.outer(total, mean)).div_((n - 1) * SCALE**2)  # [D, D], now the covariance of images in [-1, 1]
     eigenvalues, eigenvectors = _spectrum(second)
     eigenvalues = eigenvalues.flip(0).clamp_(min=0)
-    eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions: the rest is round-off
+    eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions; the rest is round-off
     return GaussianStats((mean + (CENTRE - SCALE)) / SCALE, eigenvalues, eigenvectors.flip(1).contiguous(), n)
 
 
 def _spectrum(covariance: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-    """Eigenvalues, ascending, and eigenvectors; of several processes one finds them, for they are not unique."""
-    found = distributed.world().broadcast_tensors(
+    """Ascending eigenvalues, and eigenvectors; computed on rank 0 and broadcast, as eigenvectors are not unique."""
+    spectrum = distributed.world().broadcast_tensors(
         lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(covariance), strict=True)))
-    assert found is not None
-    return found["values"], found["vectors"]
+    assert spectrum is not None
+    return spectrum["values"], spectrum["vectors"]
 
 
 def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
@@ -107,9 +114,9 @@ def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
 
 
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-    """Sum and second moment of v = pixel - 128: sum_i v_i, sum_i v_i v_i^T; of bytes, which make v an integer, exactly.
+    """sum_i v_i and sum_i v_i v_i^T of v = pixel - 128, summed over all ranks: exact for uint8 pixels.
 
-    Pixels that are floats are counted in the same units, in float64. Several processes add up what each has of its own.
+    Float pixels are scaled to the same units and summed in float64.
     """
     group, images = distributed.group(len(images)), images.shard()
     d, exact = images.dim, images.pixels.dtype == np.uint8

@@ -1,8 +1,8 @@
-"""Squared distances to whole images, fast and right to the last digit, and the exact search that rests on them.
+"""Fast and accurate squared distances to whole images, and exact nearest-neighbour search.
 
-||z - x||^2 = ||z||^2 - 2 z.x + ||x||^2 is one matrix product, but rounds in proportion to |z||x| however close the two
-are. So the product finds the few images that can matter, and those are measured again by plain differences, in float64
-where the device has it.
+||z - x||^2 = ||z||^2 - 2 z.x + ||x||^2 takes one matrix product, but its rounding error grows with |z||x| however close
+z and x are. The product selects the few images that can matter; their distances are recomputed from differences, in
+float64 where the device supports it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PAIR_ELEMENTS = 2**22  # differences held at once while refining
 
 
 def expanded_distances(z: Flat, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, "b n"], Float[Tensor, "b 1"]]:
-    """||z_b - x_i||^2 by one product, and for each b the scale of its rounding: eps * scale is the typical error."""
+    """||z_b - x_i||^2 by one product, and a scale for each b: eps * scale is the typical rounding error."""
     wide = wide_dtype(z)
     z_norm = torch.linalg.vector_norm(z, dim=1, keepdim=True, dtype=wide)  # [b, 1]
     x_norm = torch.linalg.vector_norm(x, dim=1).to(wide)  # [n]
@@ -33,42 +33,42 @@ def expanded_distances(z: Flat, x: Float[Tensor, "n d"]) -> tuple[Float[Tensor, 
 
 def refine_(distances: Float[Tensor, "b n"], z: Flat, x: Float[Tensor, "n d"], scale: Float[Tensor, "b 1"],
             limit: Float[Tensor, "b 1"]) -> None:
-    """Measure again, by differences, every pair that can be as close as `limit`; the others stay as they are."""
+    """Recompute from differences, in place, every distance that can be within `limit`."""
     slack = 2 * math.sqrt(z.shape[1]) * torch.finfo(z.dtype).eps * scale
     b, i = torch.nonzero(distances <= limit + slack, as_tuple=True)
-    for start in range(0, len(b), max(1, PAIR_ELEMENTS // z.shape[1])):
-        pairs = slice(start, start + max(1, PAIR_ELEMENTS // z.shape[1]))
-        difference = z[b[pairs]].to(distances.dtype) - x[i[pairs]].to(distances.dtype)
-        distances[b[pairs], i[pairs]] = difference.square_().sum(dim=1)
+    step = max(1, PAIR_ELEMENTS // z.shape[1])
+    for rows, columns in zip(b.split(step), i.split(step), strict=True):
+        difference = z[rows].to(distances.dtype) - x[columns].to(distances.dtype)
+        distances[rows, columns] = difference.square_().sum(dim=1)
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """For each query its k nearest images, nearest first (ties: the first in the data), and their squared distances."""
+    """The k nearest images of each query, nearest first (ties in data order), and their squared distances."""
 
     indices: Int[Tensor, "b k"]
     squared_distances: Float[Tensor, "b k"]
 
 
 def nearest_images(z: Tensor, images: ImageSet, k: int = 1, *, chunk: int = 4096) -> Neighbours:
-    """The k nearest images of each z by ||z - x_i||, exactly, streaming over the data."""
+    """The exact k nearest images of each z by ||z - x_i||, streaming over the data."""
     if not 1 <= k <= len(images):
-        raise ScorelensError(f"asked for the {k} nearest images, but {images.name} has {len(images)}")
+        raise ScorelensError(f"the number of nearest images must be 1 to {len(images)}, all of {images.name}, got {k}")
     queries = z.detach().reshape(len(z), -1)
     best = torch.full((len(z), k), math.inf, dtype=wide_dtype(z), device=z.device)
     indices = torch.zeros((len(z), k), dtype=torch.int64, device=z.device)
     start = 0
     for x in images.chunks(chunk, dtype=z.dtype, device=z.device, reuse=True):
-        found = _nearest_in(queries, x.flatten(1), best[:, -1:], min(k, len(x)))
-        merged = torch.sort(torch.cat([best, found.values], dim=1), dim=1, stable=True)
-        indices = torch.cat([indices, found.indices + start], dim=1).gather(1, merged.indices)[:, :k]
+        nearest = _nearest_in(queries, x.flatten(1), best[:, -1:], min(k, len(x)))
+        merged = torch.sort(torch.cat([best, nearest.values], dim=1), dim=1, stable=True)
+        indices = torch.cat([indices, nearest.indices + start], dim=1).gather(1, merged.indices)[:, :k]
         best = merged.values[:, :k]
         start += len(x)
     return Neighbours(indices, best)
 
 
 def _nearest_in(z: Flat, x: Float[Tensor, "n d"], best: Float[Tensor, "b 1"], k: int) -> torch.return_types.sort:
-    """The k nearest of one chunk, sorted; nothing farther than `best` needs to be right."""
+    """The k nearest images of one chunk, sorted; distances beyond `best` need not be accurate."""
     distances, scale = expanded_distances(z, x)
     limit = torch.minimum(best, distances.kthvalue(k, dim=1, keepdim=True).values)
     refine_(distances, z, x, scale, limit)

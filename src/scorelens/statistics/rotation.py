@@ -1,4 +1,4 @@
-"""The images in the basis of their principal components: rotated once, then kept in the cache."""
+"""Images in the basis of their principal components, computed once and cached."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FLOAT32 = 4  # bytes
 
 
 def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
-    """y_i = U^T (x_i - mu), float32 [N, k]: a memory-mapped file, which is read as it is needed."""
+    """y_i = U^T (x_i - mu), float32 [N, k], as a memory-mapped file."""
     name = hashlib.sha256(f"{images.fingerprint} {digest(stats)}".encode()).hexdigest()[:32]
     path = cache_folder("rotated") / f"{name}.npy"
     distributed.world().once_per_node(lambda: None if path.exists() else _rotate(images, stats, path))
@@ -27,7 +27,7 @@ def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
 
 
 def digest(stats: GaussianStats) -> str:
-    """A hash of the moments' content: components that differ in sign alone are others."""
+    """Content hash of the moments; components of opposite sign hash differently."""
     content = hashlib.sha256()
     for part in (stats.mean, stats.eigenvalues, stats.eigenvectors):
         content.update(repr(tuple(part.shape)).encode())
@@ -36,7 +36,7 @@ def digest(stats: GaussianStats) -> str:
 
 
 def _rotate(images: ImageSet, stats: GaussianStats, path: Path) -> None:
-    """In float64, a few images at a time: they may be more than memory holds, turned even if not as bytes."""
+    """Write the rotated images chunk by chunk, in float64: as floats, all images may exceed memory."""
     starts = range(0, len(images), CHUNK)
     with new_array(path, (len(images), FLOAT32 * len(stats.eigenvalues))) as out:
         chunks = zip(starts, images.chunks(CHUNK, dtype=torch.float64, reuse=True), strict=True)

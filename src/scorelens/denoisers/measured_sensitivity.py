@@ -1,4 +1,4 @@
-"""How strongly each output of a network depends on each input: for the methods that take their masks from it."""
+"""Measured sensitivity of each output pixel to each input pixel, from which some methods derive their masks."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from scorelens.statistics.masks import recentred
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import at_least_float32
 
-PIXELS = 64  # output pixels whose fields are averaged, where all share one
+PIXELS = 64  # output pixels whose fields are averaged into a shared one
 
-Heat = Callable[[float], Float[Tensor, "places places"]]  # of a noise level
+Sensitivity = Callable[[float], Float[Tensor, "pixels pixels"]]  # at sigma: row q is the field of output pixel q
 
 
-def measured_heat(images: ImageSet, network: str | Denoiser | None, per_pixel: bool, samples: int, seed: int) -> Heat:
-    """How strongly the output at each place depends on the input at each place, on average over noisy images."""
+def measured_sensitivity(images: ImageSet, network: str | Denoiser | None, per_pixel: bool, samples: int,
+                         seed: int) -> Sensitivity:
+    """Mean |d x0_hat / d z| between pixels over noisy images; unless `per_pixel`, one translated field for all."""
     if samples < 1:
         raise ScorelensError(f"samples must be at least 1, got {samples}")
     if isinstance(network, str):
-        raise ScorelensError(f"network must be a denoiser, not the name {network!r}; load_network({network!r}) is one")
+        raise ScorelensError(f"network must be a denoiser, not the name {network!r}; give load_network({network!r})")
     _, h, w = images.shape
     rng = torch.Generator().manual_seed(seed)
     x0 = images[torch.randperm(len(images), generator=rng)[:samples]]
     order = torch.arange(h * w) if per_pixel else torch.randperm(h * w, generator=rng)[:PIXELS]
-    pixels = [divmod(int(place), w) for place in order]
+    pixels = [divmod(int(index), w) for index in order]
     model = wiener(images) if network is None else network
 
     @lru_cache(maxsize=16)
-    def heat(sigma: float) -> Float[Tensor, "places places"]:
+    def measure(sigma: float) -> Float[Tensor, "pixels pixels"]:
         z = x0 + sigma * seeded_noise(images.shape, range(seed, seed + len(x0)))
         fields = _fields(model, z, sigma, pixels)
         return (fields if per_pixel else recentred(fields, pixels)).reshape(h * w, h * w)
 
-    return heat
+    return measure
 
 
 def _fields(model: Denoiser, z: Tensor, sigma: float, pixels: list[Pixel]) -> Float[Tensor, "p h w"]:
-    """Mean size of the field of each pixel, summed over the channels of input and output."""
-    each = progress.track(pixels, "fields", unit="pixel")
+    """Mean absolute sensitivity field of each pixel, summed over input and output channels."""
     return torch.stack([at_least_float32(sensitivity(model, z, sigma, pixel)).abs().mean(dim=0).sum(dim=0)
-                        for pixel in each])
+                        for pixel in progress.track(pixels, "fields", unit="pixel")])

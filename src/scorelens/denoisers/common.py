@@ -1,0 +1,88 @@
+"""Code that the methods share: posterior means, input checks, moments on the device of z, outputs grouped by mask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from scorelens.data.images import ImageSet
+from scorelens.posterior import MEMORY, Posterior, posterior_mean
+from scorelens.statistics import GaussianStats
+from scorelens.types import Shape
+from scorelens.validation import check_noisy, check_sigma, wide_dtype
+
+
+def check_input(z: Tensor, sigma: float | Tensor, shape: Shape) -> tuple[Tensor, float]:
+    """The noisy images, if they are finite floats [B, *shape], and the noise level as a float."""
+    sigma = check_sigma(sigma)
+    return check_noisy(z, shape), sigma
+
+
+@dataclass(frozen=True)
+class PosteriorMean:
+    """The posterior mean, with queries, responses and source declared for each noise level."""
+
+    images: ImageSet
+    posterior: Callable[[float], Posterior]  # at sigma
+    temperature: float = 1.0
+    memory: int = MEMORY
+    converges_to_mean: bool = False
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        z, sigma = check_input(z, sigma, self.images.shape)
+        return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
+
+
+def widened(z: Tensor, *tensors: Tensor) -> list[Tensor]:
+    """The tensors on the device of z, in float64, or in float32 if the device lacks it."""
+    return [tensor.to(wide_dtype(z)).to(z.device) for tensor in tensors]  # dtype first: mps cannot hold float64
+
+
+class Components(NamedTuple):
+    """mu, U and lambda^2 on the device of z, in float64 if the device has it."""
+
+    mean: Float[Tensor, "d"]
+    vectors: Float[Tensor, "d k"]
+    variances: Float[Tensor, "k"]
+
+    def rotate(self, x: Tensor) -> Float[Tensor, "b k"]:
+        """U^T (x - mu) for a batch of images."""
+        return (x.flatten(1).to(self.mean.dtype) - self.mean) @ self.vectors
+
+    def restore(self, y: Float[Tensor, "b k"], z: Tensor) -> Tensor:
+        """mu + U y, in the shape and dtype of z."""
+        return (self.mean + y @ self.vectors.T).to(z.dtype).view(z.shape)
+
+
+def principal_components(stats: GaussianStats, z: Tensor, rank: int | None = None) -> Components:
+    """The first `rank` principal components, by default all, ready for computation with z."""
+    return Components(*widened(z, stats.mean, stats.eigenvectors[:, :rank], stats.eigenvalues[:rank]))
+
+
+def merge_groups(groups: Iterable[tuple[Int[Tensor, "m"], Tensor]], dim: int) -> Tensor:
+    """Concatenate the values of groups of indices along `dim`, sorted by index."""
+    indices, values = zip(*groups, strict=True)
+    together = torch.cat(values, dim)
+    return together.index_select(dim, torch.cat(indices).argsort().to(together.device))
+
+
+def by_mask(masks: Bool[Tensor, "q d"], outputs: Int[Tensor, "q"],
+            predict: Callable[[Int[Tensor, "m"], Int[Tensor, "r"]], Float[Tensor, "b r"]]) -> Float[Tensor, "b q"]:
+    """The outputs, by one call predict(pixels of the mask, outputs) for each distinct mask; row q is for outputs[q]."""
+    distinct, group = torch.unique(masks, dim=0, return_inverse=True)
+    members = [(group == k).nonzero()[:, 0] for k in range(len(distinct))]
+    return merge_groups(((rows, predict(mask.nonzero()[:, 0], outputs[rows]))
+                         for mask, rows in zip(distinct, members, strict=True)), dim=1)
+
+
+def mask_regression(covariance: Float[Tensor, "m d"], pixels: Int[Tensor, "m"], outputs: Int[Tensor, "r"],
+                    sigma: float) -> tuple[Float[Tensor, "m m"], Float[Tensor, "r m"]]:
+    """L and R = Sigma[q,M] K^-1, K = Sigma[M,M] + sigma^2 I = L L^T, for outputs q and pixels M; given Sigma[M,:]."""
+    noise = sigma**2 * torch.eye(len(pixels), dtype=covariance.dtype)
+    cholesky = torch.linalg.cholesky(covariance[:, pixels] + noise)
+    return cholesky, torch.cholesky_solve(covariance[:, outputs], cholesky).T
