@@ -280,5 +280,5 @@ def test_other_denoisers_masks_are_averaged_exactly(leaves):
 def test_mistakes_are_told(leaves):
     with pytest.raises(scorelens.ScorelensError, match="tolerance must be > 0"):
         scorelens.build_denoiser("locality", leaves, tolerance=0.0)
-    with pytest.raises(scorelens.ScorelensError, match="of the exact softmax"):
+    with pytest.raises(scorelens.ScorelensError, match="exact softmax only"):
         scorelens.build_denoiser("locality", leaves, tolerance=0.1, softmax="batch-mean")
