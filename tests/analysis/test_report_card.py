@@ -68,6 +68,9 @@ def test_on_large_data_a_formula_is_measured_on_some_pixels_of_some_images(monke
         for model, errors in ((formula, some.errors), (shrink, some.denoiser)):
             squares = (model(x + sigma * noise, sigma) - x).square().flatten(1)[:, chosen]
             torch.testing.assert_close(errors[k], squares.mean(dim=1), rtol=1e-4, atol=1e-9)
+        level = found.levels[k]
+        assert level.formulas["local"] == pytest.approx(level.error.mean / level.ratios["local"].mean)
+        assert level.formulas["wiener"] == pytest.approx(found.formulas["wiener"].errors[k].mean().item())
 
 
 def test_one_sentence_says_how_well_and_what_to_do():

@@ -56,7 +56,7 @@ class Level:
 
     sigma: float
     error: Interval
-    formulas: Mapping[str, float]
+    formulas: Mapping[str, float]  # errors; of one measured on some pixels, scaled to those of whole images
     ratios: Mapping[str, Interval]  # error of the denoiser / error of each closed form
     best: str  # the closed form with the lowest error
 
@@ -99,8 +99,13 @@ class ReportCard:
     def _level(self, k: int) -> Level:
         ratios = {name: bootstrap_ratio(found.denoiser[k], found.errors[k]) for name, found in self.formulas.items()}
         return Level(self.sigmas[k], bootstrap_ratio(self.errors[k], torch.ones_like(self.errors[k])),
-                     {name: found.errors[k].mean().item() for name, found in self.formulas.items()}, ratios,
+                     {name: found.errors[k].mean().item() * self._whole(found, k)
+                      for name, found in self.formulas.items()}, ratios,
                      max(ratios, key=lambda name: ratios[name].mean))
+
+    def _whole(self, found: Measured, k: int) -> float:
+        """The denoiser's error on whole images over that on the pixels that a formula was measured on."""
+        return (self.errors[k].mean() / found.denoiser[k].mean()).item() if found.denoiser[k].any() else 1.0
 
     @property
     def passes(self) -> bool:
