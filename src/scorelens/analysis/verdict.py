@@ -26,7 +26,7 @@ MIDDLE = (0.1, 10.0)  # noise levels with both signal and noise
 
 @dataclass(frozen=True)
 class Sentence:
-    """A finding in plain words; `holds` tells on which side of its threshold the value is."""
+    """A finding in plain words; `holds` says on which side of its threshold the value is."""
 
     about: str
     text: str

@@ -26,7 +26,7 @@ def bench_run(names: Sequence[str], *, scale: Literal["cpu", "paper"] = "cpu", o
               data: str | None = None, reference: str | None = None, split: str | None = None,
               resolution: int | None = None, root: str | None = None, networks: Path | None = None,
               retry_failed: bool = False, dry_run: bool = False, device: str = "auto", out: Path | None = None) -> Path:
-    """Run benchmarks; the same command goes on with an interrupted run.
+    """Run benchmarks; the same command resumes an interrupted run.
 
     Args:
         names: presets (see scorelens bench list), datasets (all presets that fit them), or all.
@@ -72,7 +72,7 @@ def bench_list() -> None:
 
 
 def bench_report(folder: Path) -> Path:
-    """Write tables, figures and page of a run anew, from its rows.
+    """Write the tables, figures and page of a run again, from its rows.
 
     Args:
         folder: of a run, finished or not.

@@ -12,7 +12,7 @@ from scorelens.report.figures import spectra_figure, spectrum
 from scorelens.report.tables import markdown
 from scorelens.statistics import GaussianStats, fit_gaussian
 
-LEADING = (10, 100, 200)  # components whose share of the energy is told
+LEADING = (10, 100, 200)  # components whose share of the variance is printed
 
 
 def list_sources() -> None:

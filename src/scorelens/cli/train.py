@@ -17,7 +17,7 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
           learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
           precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,
           save_seconds: float = 60.0, device: str = "auto", out: Path | None = None) -> Path:
-    """Train a reference network on the data; the same command goes on with an interrupted training.
+    """Train a reference network on the data; the same command resumes an interrupted training.
 
     Args:
         device: auto, cuda, mps or cpu.

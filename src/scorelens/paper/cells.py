@@ -91,7 +91,7 @@ def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measur
 
 @dataclass
 class Noted:
-    """Locality within its tolerance; and at the same points exactly, which tells what was lost and gained."""
+    """Locality within its tolerance, timed and compared with the exact model at the same points."""
 
     model: Locality
     path: list[dict[str, float]] = field(default_factory=list)

@@ -146,7 +146,7 @@ PRESETS = {
                       ("digits", "leaves", "mnist"),
                       (LOCALITY, *(method("locality", threshold="@threshold", softmax="batch-mean", softmax_batch=b)
                                    for b in SOFTMAX_BATCHES)), num="ablations", limited=True),
-    "tolerance": Preset("Within a tolerance", "What is lost, and what is gained, where a few images speak for all?", "",
+    "tolerance": Preset("Within a tolerance", "What do importance-sampled posterior means lose, and gain?", "",
                         ("digits", "leaves", "mnist", "cifar10"),
                         (LOCALITY, *(method("locality", threshold="@threshold", tolerance=t) for t in TOLERANCES)),
                         "within", "low_rank", True),
