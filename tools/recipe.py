@@ -90,22 +90,25 @@ def measure(name: str) -> Row:
                images.describe(), environment=environment())
 
 
+def measure_and_keep(name: str) -> None:
+    """Append the row of one variant to the committed ones."""
+    append_row(RESULTS / "recipe.jsonl", measure(name))
+
+
 def run(names: list[str]) -> None:
     """Measure what is missing, two variants at a time, each in a process of one thread."""
-    path, working = RESULTS / "recipe.jsonl", []
+    working: list[subprocess.Popen[bytes]] = []
     done = {row.name for row in results("recipe")}
     for name in [name for name in names or VARIANTS if name not in done]:
         while len(working) == 2:
             working = [job for job in working if job.poll() is None]
             time.sleep(1)
-        code = ("import sys, torch; torch.set_num_threads(1); from tools import recipe; from pathlib import Path; "
-                "recipe.append_row(Path(sys.argv[2]), recipe.measure(sys.argv[1]))")
-        working.append(subprocess.Popen([sys.executable, "-c", code, name, str(path)]))
+        code = ("import sys, torch; torch.set_num_threads(1); from tools import recipe; "
+                "recipe.measure_and_keep(sys.argv[1])")
+        working.append(subprocess.Popen([sys.executable, "-c", code, name]))
     for job in working:
         job.wait()
 
-
-__all__ = ["append_row", "measure"]
 
 if __name__ == "__main__":
     run(sys.argv[1:])

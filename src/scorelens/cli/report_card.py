@@ -25,8 +25,8 @@ def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Seque
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/report-card-...
     """
-    if not 1 <= num <= len(test):
-        num = len(test) if num == analysis.COUNT else num  # fewer images than the default are no mistake
+    if num == analysis.COUNT:  # the default: as many as there are
+        num = min(num, len(test))
     if not 1 <= num <= len(test):
         raise ScorelensError(f"num must be between 1 and the {len(test)} held-out images, got {num}")
     if not 0 <= shown < num:
