@@ -26,6 +26,7 @@ from scorelens.posterior.costs import Rates, measured_rates
 from scorelens.posterior.softmax import State, merge_processes
 from scorelens.posterior.sources import Translations, shard_of
 from tests import sharing
+from tests.arrays import read_arrays
 
 ROOT = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
@@ -87,11 +88,11 @@ def make(folders):
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_number_is_that_of_one_process(jobs, size):
     """All denoisers, plans, gradients and statistics, of 101 images, which neither 2 nor 3 processes share evenly."""
-    alone = np.load(jobs[1] / "numbers-0.npz")
-    assert set(scorelens.DENOISERS) <= set(alone.files)
+    alone = read_arrays(jobs[1] / "numbers-0.npz")
+    assert set(scorelens.DENOISERS) <= set(alone)
     for rank in range(size):
-        found = np.load(jobs[size] / f"numbers-{rank}.npz")
-        for name in alone.files:
+        found = read_arrays(jobs[size] / f"numbers-{rank}.npz")
+        for name in alone:
             np.testing.assert_allclose(found[name], alone[name], rtol=1e-5, atol=1e-5, err_msg=f"{name}, rank {rank}")
         for name in ("mean", "variances", "nearest image", "centre"):  # sums of integers, and the data themselves
             np.testing.assert_array_equal(found[name], alone[name], err_msg=f"{name}, rank {rank}")
@@ -123,7 +124,7 @@ def test_commands_write_what_one_process_writes_and_write_it_once(jobs):
         for name in ("rows.jsonl", "run.json"):
             if (one / name).exists():
                 compare_lines(one / name, two / name)
-    one, two = (np.load(jobs[size] / "sample" / "images.npz") for size in (1, 2))
+    one, two = (read_arrays(jobs[size] / "sample" / "images.npz") for size in (1, 2))
     np.testing.assert_allclose(two["floats"], one["floats"], rtol=0, atol=1e-5)
     assert json.loads((jobs[2] / "sample" / "run.json").read_text())["environment"]["processes"] == 2
     assert not [path for path in jobs[2].iterdir() if path.name.startswith(".")]

@@ -9,6 +9,7 @@ import torch
 import scorelens
 from scorelens.analysis.fields import chosen_levels
 from scorelens.cli.parser import main
+from tests.arrays import read_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +28,7 @@ def test_sensitivity_writes_the_fields_that_the_function_gives(tmp_path):
     noise = scorelens.seeded_noise((1, 8, 8), range(3))
     with torch.no_grad():
         steps = scorelens.sample(network, noise, scorelens.ddim_sigmas(5)).steps
-    found = np.load(tmp_path / "out" / "digits-unet.npz")
+    found = read_arrays(tmp_path / "out" / "digits-unet.npz")
     assert found["values"].shape == (3, 2, 1, 8, 8) and found["samples"] == 3
     assert found["sigmas"] == pytest.approx([steps[k].sigma for k in (0, 2, 4)])
     expected = scorelens.sensitivity(network, steps[2].z, steps[2].sigma, (2, 3)).mean(dim=0).numpy()
@@ -95,7 +96,8 @@ def test_presets_name_the_networks_of_the_data(tmp_path):
     assert main(["sensitivity", "--data", "digits", "--split", "train", "--preset", "parametrization", "--num", "2",
                  "--steps", "3", "--out", "out"]) == 0
     assert {row["model"] for row in rows(tmp_path)} == {"digits-unet-x0", "digits-unet-x0@epsilon"}
-    plain, noise = (np.load(tmp_path / "out" / f"{name}.npz") for name in ("digits-unet-x0", "digits-unet-x0-epsilon"))
+    plain = read_arrays(tmp_path / "out" / "digits-unet-x0.npz")
+    noise = read_arrays(tmp_path / "out" / "digits-unet-x0-epsilon.npz")
     identity = np.zeros((1, 8, 8))
     identity[0, 4, 4] = 1
     for k, sigma in enumerate(plain["sigmas"]):
@@ -109,7 +111,7 @@ def test_noise_levels_of_ones_choice_are_measured_on_noisy_data(tmp_path):
     told = json.loads((tmp_path / "out" / "run.json").read_text())["linearity"]
     assert [row["sigma"] for row in told] == [3, 1] and told[0]["nonlinearity"] < told[1]["nonlinearity"]
     assert (tmp_path / "out" / "linearity.png").exists()
-    found, images = np.load(tmp_path / "out" / "optimal.npz"), scorelens.load_images("digits", limit=40)
+    found, images = read_arrays(tmp_path / "out" / "optimal.npz"), scorelens.load_images("digits", limit=40)
     assert found["sigmas"].tolist() == [3, 1]
     z = (images[:2] + 3 * scorelens.seeded_noise((1, 8, 8), range(2))).double()
     expected = scorelens.sensitivity(scorelens.build_denoiser("optimal", images), z, 3.0, (4, 4)).mean(dim=0)

@@ -14,6 +14,7 @@ from scorelens.cli.plans import phase_table
 from scorelens.data.images import to_uint8
 from scorelens.noise import seeded_noise
 from scorelens.results import read_rows
+from tests.arrays import read_arrays
 
 
 @pytest.fixture(autouse=True)
@@ -144,10 +145,10 @@ def test_sample_writes_images_trajectory_pictures_and_record(tmp_path):
     assert record["noise"]["seeds"] == [7, 9]
     assert len(record["sigmas"]) == len(record["step_seconds"]) == 4
     assert record["environment"]["versions"]["torch"]
-    trajectory = np.load(out / "trajectory.npz")
+    trajectory = read_arrays(out / "trajectory.npz")
     noise = seeded_noise((1, 8, 8), range(7, 10))
     torch.testing.assert_close(torch.from_numpy(trajectory["z"][0]), noise * (1 + trajectory["sigmas"][0] ** 2) ** 0.5)
-    images = np.load(out / "images.npz")
+    images = read_arrays(out / "images.npz")
     assert images["images"].shape == (3, 8, 8, 1)
     with Image.open(out / "images" / "00001.png") as picture:
         np.testing.assert_array_equal(np.asarray(picture), images["images"][1, :, :, 0])
