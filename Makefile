@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test lint perf clean
+.PHONY: venv demo test test-fast check-docs lint perf clean
 
 venv: .venv/installed
 
@@ -16,9 +16,17 @@ venv: .venv/installed
 demo: venv
 	$(BIN)/scorelens demo
 
-# Two workers of one thread each are faster here than one of two; whoever is done takes over what the other has left.
+# Two workers of one thread each are faster than one of two. test-fast leaves out whole commands and slow tests.
+PYTEST := $(BIN)/python -m pytest -n 2 --dist worksteal
 test: venv
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m 'not docs'
+
+test-fast: venv
+	$(PYTEST) -m 'not (docs or e2e or distributed or browser or slow)'
+
+# Committed pages, rows and networks: run it after `python -m tools.pages`.
+check-docs: venv
+	$(PYTEST) -m docs
 
 lint: venv
 	$(BIN)/ruff check .

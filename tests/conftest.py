@@ -1,10 +1,11 @@
-"""No test reads or writes the user's own caches and datasets, but for those that ask for real data."""
+"""No test uses the user's caches or datasets, except those that ask for real data; and each test uses one thread."""
 
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 REAL_DATA = os.environ.get("SCORELENS_DATA")
 
@@ -14,6 +15,8 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("SCORELENS_CACHE", str(tmp_path_factory.mktemp("cache")))
         patch.delenv("SCORELENS_DATA", raising=False)
+        patch.setenv("OMP_NUM_THREADS", "1")  # of subprocesses: on busy cores, threads wait for one another
+        torch.set_num_threads(1)
         yield
 
 

@@ -28,6 +28,7 @@ from scorelens.posterior.sources import Translations, shard_of
 from tests import sharing
 from tests.arrays import read_arrays
 
+pytestmark = pytest.mark.distributed
 ROOT = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
 LONG = ["sample", "--data", "digits", "--num", "200", "--steps", "1000", "--sampler", "heun", "--out", "out"]

@@ -12,6 +12,7 @@ import torch
 
 from scorelens.cli.parser import COMMANDS, main
 
+pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 

@@ -15,7 +15,7 @@ from scorelens.app.session import Session
 from tests.app.serving import Slow, serving, until
 from tests.browser import chromium, tab
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="needs a browser: install chromium or google-chrome")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(chromium() is None, reason="needs a browser: install chromium")]
 
 IDLE = "document.body.dataset.busy === 'false'"
 R2 = "+document.querySelector('#card-locality .score').dataset.r2"

@@ -26,6 +26,7 @@ from scorelens.app.session import Session
 from scorelens.cli.app import address, app, check_host
 from tests.app.serving import Slow, ask, lines, serving, until
 
+pytestmark = pytest.mark.e2e
 WALK = {"models": [{"model": "locality", "options": {"threshold": 0.1}}, {"model": "wiener"}],
         "reference": {"model": "optimal"}, "steps": 5}
 STATM = Path("/proc/self/statm")

@@ -11,6 +11,8 @@ from scorelens.analysis.patch_sizes import candidate_sizes, fit_steps
 from scorelens.cli.parser import main
 from tests.ground_truth.cases import image_set
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.mark.parametrize("metric", ["r2", "cosine"])
 def test_the_window_of_a_local_score_model_is_found_again(metric):

@@ -11,6 +11,7 @@ import scorelens
 from scorelens.cli.parser import main
 from scorelens.results import read_rows
 
+pytestmark = pytest.mark.e2e
 REFERENCE = "digits-unet"
 DATA = ["--data", "digits", "--split", "train"]
 

@@ -18,6 +18,7 @@ from scorelens.networks.export import export_network
 from scorelens.noise import ddim_timesteps, ddpm_alphas
 from scorelens.sampling import Samples, Step
 
+pytestmark = pytest.mark.e2e
 CPU = torch.device("cpu")
 
 

@@ -11,6 +11,8 @@ from scorelens.analysis.fields import chosen_levels
 from scorelens.cli.parser import main
 from tests.arrays import read_arrays
 
+pytestmark = pytest.mark.e2e
+
 
 @pytest.fixture(autouse=True)
 def in_an_empty_folder(tmp_path, monkeypatch):

@@ -15,6 +15,7 @@ from scorelens.cli.parser import main
 from scorelens.networks import load_network
 from scorelens.types import ScorelensError
 
+pytestmark = pytest.mark.e2e
 COMMAND = ["train", "--data", "digits", "--limit", "64", "--epochs", "40", "--batch", "16", "--device", "cpu"]
 WEIGHTS = "unet/diffusion_pytorch_model.safetensors"
 

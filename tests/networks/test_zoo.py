@@ -26,15 +26,18 @@ def card(name):
     return json.loads((zoo_folder(name) / "card.json").read_text())
 
 
-@pytest.mark.parametrize("name", zoo_names())
+@pytest.mark.parametrize("name", [
+    name if name.startswith("digits-") else pytest.param(name, marks=pytest.mark.docs) for name in zoo_names()])
 def test_check_denoiser_holds(name):
     check_denoiser(load_network(name))
 
 
+@pytest.mark.docs
 def test_every_network_is_of_the_present_recipe_or_known_to_be_of_an_earlier_one():
     assert {name for name in zoo_names() if name not in ZOO or not ZOO[name].is_that_of(card(name))} == EARLIER
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", PRESENT)
 def test_the_card_says_what_was_trained(name):
     """The settings are those of tools/zoo.py, the readable card is generated, and the weights are small."""
@@ -50,12 +53,14 @@ def test_the_card_says_what_was_trained(name):
     assert parameters == told["parameters"]
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", zoo_names())
 def test_no_file_tells_where_it_was_made(name):
     for path in (p for p in zoo_folder(name).rglob("*") if p.suffix in (".json", ".md")):
         assert "_name_or_path" not in path.read_text() and str(Path.home()) not in path.read_text(), path
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", zoo_names())
 def test_half_precision_only_where_it_loses_nothing(name):
     check = card(name)["half_precision"]
@@ -64,6 +69,7 @@ def test_half_precision_only_where_it_loses_nothing(name):
     assert size < (2.2 if check["used"] else 4.2) * card(name)["parameters"] + 50_000
 
 
+@pytest.mark.docs
 @pytest.mark.parametrize("name", SEEDED)
 def test_agreement_of_the_seeds_is_a_curve_that_both_cards_tell(name):
     found, other = card(name)["agreement"], card(another_seed(name))["agreement"]
@@ -94,6 +100,7 @@ def test_embedded_networks_know_the_embedded_data():
             assert card(name)["data"]["fingerprint"] == fingerprint
 
 
+@pytest.mark.docs
 def test_the_zoo_is_small_enough_for_a_repository():
     root = Path(__file__).parents[2]
     places = (root / "zoo", root / "src" / "scorelens" / "zoo")

@@ -8,7 +8,7 @@ from scorelens.report.html import write_page
 from tests.browser import chromium, inspect, screenshot, tab
 from tests.report.pages import page_of_everything
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="needs a browser: install chromium or google-chrome")
+pytestmark = [pytest.mark.browser, pytest.mark.skipif(chromium() is None, reason="needs a browser: install chromium")]
 
 
 @pytest.fixture
