@@ -11,6 +11,7 @@ started again, the run goes on with the next. docs/performance.md is written fro
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import multiprocessing
@@ -24,12 +25,14 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tools.pages import write_performance
 
 import scorelens
+from scorelens.networks.architectures import preset
+from scorelens.networks.train import Recipe, initial_state, training_steps
 from scorelens.posterior.costs import measured_rates
 from scorelens.results import environment, peak_memory
 from scorelens.sampling import ddim_step
@@ -219,6 +222,34 @@ def memory(name: str) -> dict[str, Any]:
     return {"peak_bytes": peak_memory()}
 
 
+def training(seconds: float = 30.0) -> dict[str, Any]:
+    """Images per second of training the zoo's U-Net on CIFAR-10: several ways to use two cores."""
+    ways = {"float32, two threads": ("float32", 2, 1), "bfloat16, two threads": ("bfloat16", 2, 1),
+            "bfloat16, two processes": ("bfloat16", 1, 2)}
+    points = []
+    for way, (precision, threads, jobs) in ways.items():
+        with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as workers:
+            tasks = [workers.submit(_training_rate, precision, threads, seconds) for _ in range(jobs)]
+            points.append({"way": way, "images_per_second": sum(task.result() for task in tasks)})
+        print(f"  {points[-1]}", file=sys.stderr)
+    return {"seconds": seconds, "points": points,
+            "ratio": points[-1]["images_per_second"] / points[0]["images_per_second"]}
+
+
+def _training_rate(precision: Literal["float32", "bfloat16"], threads: int, seconds: float) -> float:
+    torch.set_num_threads(threads)
+    images = load("cifar10", limit=5000)
+    sizes = preset("small", images.shape)
+    recipe = Recipe("unet", sizes, sizes.prediction, 32, sizes.learning_rate, sizes.dropout, sizes.ema, 0, precision,
+                    sizes.weighting)
+    steps = training_steps(images, recipe, initial_state(images, recipe), 10**6)
+    for _ in range(5):
+        next(steps)
+    start = time.perf_counter()
+    count = sum(recipe.batch for _ in itertools.takewhile(lambda _: time.perf_counter() - start < seconds, steps))
+    return count / (time.perf_counter() - start)
+
+
 CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"growth {along}": partial(growth, along) for along in ("N", "D", "batch", "threshold", "noise level")},
     **{f"memory {name}": partial(memory, name) for name in DATASETS},
@@ -228,6 +259,7 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"within {name}": partial(within, name) for name in ("mnist", "cifar10", "celeba")},
     "exponents": exponents,
     "processes": processes,
+    "training": training,
 }
 
 
