@@ -48,16 +48,16 @@ README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED
 
 def results_page(rows: list[Row]) -> str:
     """Every preset that has rows: its question, tables, text and figures."""
-    measured = Results(rows)
+    found = Results(rows)
     definitions = "\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items())
     old = ", ".join(outdated(rows))
     parts = [INTRODUCTION.format(definitions=definitions, outdated=OUTDATED.format(datasets=old) if old else "")]
     for name, preset in PRESETS.items():
-        if not measured.of(name):
+        if not found.of(name):
             continue
         where = f"In the paper: {preset.paper}." if preset.paper else "Not in the paper."
         parts.append(f"## {preset.title}\n\n{preset.question} {where}\n")
-        for block in VIEWS[name](measured, name):
+        for block in VIEWS[name](found, name):
             if isinstance(block, Table):
                 parts.append(f"{block.caption}:\n\n{markdown(block.header, plain_rows(block))}\n")
             elif isinstance(block, Text):
