@@ -2,8 +2,8 @@
 
     python -m tools.fields [DATASET ...]       measures the datasets that perf/results/fields.jsonl lacks
 
-Real data are read from $SCORELENS_DATA. For each dataset, the networks and the Wiener filter are measured at nine output
-pixels along the network's own trajectories: cosine of the two, reach, anisotropy, equivariance, and linearity.
+Real data are read from $SCORELENS_DATA. The networks of a dataset and its Wiener filter are measured at nine output
+pixels along the network's own trajectories: cosine of the two, reach, anisotropy, equivariance and linearity.
 """
 
 from __future__ import annotations
