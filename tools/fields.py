@@ -1,9 +1,9 @@
-"""Sensitivity fields of the zoo's networks on their own data, as committed rows and pictures.
+"""Measures the sensitivity fields of the zoo's networks on their own data, as committed rows.
 
-    python -m tools.fields [DATASET ...]       measures what is missing in perf/results/fields.jsonl
+    python -m tools.fields [DATASET ...]       measures the datasets that perf/results/fields.jsonl lacks
 
-Real data are read from $SCORELENS_DATA. Per dataset: the U-Net and the Wiener filter at nine output pixels, along the
-network's own trajectories; cosine of the two, reach, anisotropy, equivariance; how linear the network is.
+Real data are read from $SCORELENS_DATA. The networks of a dataset and its Wiener filter are measured at nine output
+pixels along the network's own trajectories: cosine of the two, reach, anisotropy, equivariance and linearity.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def measure(dataset: str) -> list[dict[str, Any]]:
 
 
 def main(wanted: list[str]) -> None:
-    there = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
+    done = [json.loads(line) for line in RESULTS.read_text().splitlines()] if RESULTS.exists() else []
     for dataset in wanted or DATASETS:
-        if f"{dataset}-unet" in zoo_names() and all(row["dataset"] != dataset for row in there):
-            there += measure(dataset)
+        if f"{dataset}-unet" in zoo_names() and all(row["dataset"] != dataset for row in done):
+            done += measure(dataset)
             with atomic_file(RESULTS) as temporary:
-                temporary.write_text("".join(json.dumps(row) + "\n" for row in there))
+                temporary.write_text("".join(json.dumps(row) + "\n" for row in done))
             print(f"measured {dataset}", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""docs/sensitivity.md: where networks look, from the rows of tools/fields.py and tools/figures.py."""
+"""docs/sensitivity.md: sensitivity fields of networks, from the rows of tools/fields.py and tools/figures.py."""
 
 from __future__ import annotations
 
@@ -9,101 +9,93 @@ from perf.rows import DOCS, rows_of
 from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.report.tables import markdown
 from tools.figures import FIGURES
+from tools.tables import Columns, mean, table
 
-FIELDS_INTRODUCTION = """# Where networks look
+PAGE = """# Sensitivity fields
 
-The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The paper
-shows by pictures that a network's field is the Wiener filter's, that is, a property of the data; here are the numbers.
-Each is a mean over nine output pixels and 16 samples (digits: 32) along the network's own trajectory of 10 steps;
-this page is written from `perf/results/fields.jsonl` (`python -m tools.fields`).
+The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The
+paper's figures show that a network's field matches a row of the Wiener filter, so it is a property of the data. Here
+are the numbers. Each is a mean over nine output pixels and 16 samples (digits: 32), along the network's own trajectory
+of 10 steps. The page is generated from `perf/results/fields.jsonl` (`python -m tools.fields`).
+
+## By dataset
+
+Means over the noise levels between {low:g} and {high:g}. Equivariance is 1 if the field is the same at every pixel.
+
+{datasets}
+## Figures
+
+{figures}
+## The W experiment
+
+A mark, a W of random colour and strength γ, was added to the training images. Its visibility is the correlation of
+field and mark away from the output pixel, averaged over the noise levels up to {mark_high:g}, where the signal-to-noise
+ratio of the weak mark is above 0.1. A mark counts as visible above {visible:g}; this threshold was committed before the
+networks were trained. The Wiener filter of the same data shows both marks.
+
+`leaves-unet` and `leaves-w05-unet` were trained from scratch. In a training of this length (the paper's is far longer),
+a small network does not learn the weak mark from scratch. So `leaves-w01-unet` and `leaves-w00-unet` both start from
+the weights of `leaves-w05-unet` and differ only in their data: with the weak mark, and without a mark. The first keeps
+the mark in its fields and the second loses it: the fields follow the data.
+
+{marks}
+{tables}
+## Memory
+
+The field of one pixel of the locality model, on all {memory[images]:,} images of CIFAR-10, has a peak memory of
+{peak:.2f} GB, {more:.0f} MB more than the data and masks. The limit of the workspace is {budget:.0f} MB.
 """
-FIELD_TABLES = {
-    "cosine": ("Likeness to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
-    "equivariance": ("Equivariance", "Mean cosine of the fields of different pixels, moved on top of each other: 1 if "
-                     "the field is the same everywhere, as a convolution's."),
-    "radius": ("Reach", "Root mean squared distance from the output pixel, in pixels."),
+TABLES = {
+    "cosine": ("Similarity to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
+    "equivariance": ("Equivariance", "Mean cosine between the fields of different pixels, moved to a common centre: 1 "
+                     "if the field is the same at every pixel, as for a convolution."),
+    "radius": ("Reach", "Root mean squared distance of the field from its output pixel, in pixels."),
     "nonlinearity": ("Nonlinearity", "Share of the change between two noisy images that the Jacobian at the first does "
-                     "not predict; 0 for a linear denoiser."),
-    "asymmetry": ("Asymmetry of the Jacobian", "‖J − Jᵀ‖ / 2‖J‖; 0 for a gradient field, as every exact denoiser is."),
+                     "not predict: 0 for a linear denoiser."),
+    "asymmetry": ("Asymmetry of the Jacobian",
+                  "‖J − Jᵀ‖ / 2‖J‖: 0 if the denoiser is a gradient field, as every posterior mean is."),
 }
-
-
-SUMMARY = """## By dataset
-
-Means over the noise levels between {low:g} and {high:g}. Fields that are the same everywhere have equivariance 1.
-
-"""
-MARKS = """## The W experiment
-
-Visibility is the correlation of field and mark away from the pixel, mean over the noise levels up to {high:g}, where
-the weak mark's signal-to-noise ratio is above 0.1; a mark counts as visible above {visible:g}, a threshold that was
-committed before the networks were trained. The Wiener filter of the same data shows both marks.
-
-`leaves-unet` and `leaves-w05-unet` were trained from scratch. From scratch, a small network does not notice the weak
-mark in a training of this length (the paper's are far longer). `leaves-w01-unet` and `leaves-w00-unet` therefore both
-begin with the weights of `leaves-w05-unet`, and differ in their data alone: those of the first have the weak mark,
-those of the second none. The first keeps the mark in its fields, the second forgets it: the fields follow the data.
-
-"""
-MEMORY_TEXT = """## Memory
-
-The field of one pixel of the locality model on all {images:,} images of CIFAR-10 has a peak of {peak:.2f} GB,
-{more:.0f} MB more than data and masks alone; {budget:.0f} MB of workspace are allowed.
-"""
-MIDDLE = (0.3, 7.0)  # noise levels of the summary: where there is both signal and noise
+MARKS: Columns = {"network": "{r[0]}", "γ of its data": "{r[2]:g}", "visibility": "{r[1]:.3f}",
+                  "visible": lambda row: "yes" if row[1] > MARK_VISIBLE else "no"}
+MIDDLE = (0.3, 7.0)  # noise levels of the summary: with both signal and noise
 
 
 def fields_page() -> str:
-    """A summary by dataset, pictures, the W experiment, and one table per quantity: networks by noise level."""
-    rows, marks, memory = rows_of("fields"), rows_of("manipulation"), rows_of("field_memory")
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    models = list(dict.fromkeys((row["dataset"], row["model"]) for row in rows))
-    parts = [FIELDS_INTRODUCTION, _by_dataset(rows), _figures(), _marks(marks)]
-    for key, (title, about) in FIELD_TABLES.items():
-        lines = [[dataset, model, *(_mean_of(rows, dataset, model, sigma, key) for sigma in sigmas)]
-                 for dataset, model in models if any(key in row for row in rows if row["model"] == model)]
-        header = ["data", "model", *(f"σ = {sigma:.3g}" for sigma in sigmas)]
-        parts += [f"## {title}\n\n{about}\n", markdown(header, lines), ""]
-    return "\n".join([*parts, *(_field_memory(row) for row in memory)])
+    """A summary by dataset, figures, the W experiment, and one table per quantity: networks by noise level."""
+    rows, marks, (memory,) = rows_of("fields"), rows_of("manipulation"), rows_of("field_memory")
+    gammas = {row["network"]: row["gamma"] for row in marks}
+    return PAGE.format(
+        low=MIDDLE[0], high=MIDDLE[1], datasets=_by_dataset(rows), figures=_figures(),
+        mark_high=MARK_LEVELS[1], visible=MARK_VISIBLE,
+        marks=table([(name, score, gammas[name]) for name, score in visible_by_network(marks).items()], MARKS),
+        tables="\n".join(_by_sigma(rows, *about) for about in TABLES.items()),
+        memory=memory, peak=memory["peak_bytes"] / 1e9, budget=memory["budget_bytes"] / 1e6,
+        more=(memory["peak_bytes"] - memory["before_bytes"]) / 1e6)
 
 
 def _by_dataset(rows: list[dict[str, Any]]) -> str:
-    """Likeness and equivariance of each dataset, over the middle noise levels."""
-    def mean(dataset: str, model: str, key: str) -> str:
-        found = [row[key] for row in rows if row["dataset"] == dataset and row["model"] == model
-                 and MIDDLE[0] < row["sigma"] < MIDDLE[1]]
-        return f"{sum(found) / len(found):.2f}" if found else "–"
+    """Similarity and equivariance of each dataset, over the middle noise levels."""
+    def column(model: str, key: str) -> Any:
+        return lambda dataset: mean(row[key] for row in rows if row["dataset"] == dataset and MIDDLE[0] < row["sigma"]
+                                    < MIDDLE[1] and row["model"] == model.format(data=dataset))
 
-    cells = [[dataset, mean(dataset, f"{dataset}-unet", "cosine"), mean(dataset, f"{dataset}-unet-x0", "cosine"),
-              mean(dataset, "wiener", "equivariance"), mean(dataset, f"{dataset}-unet", "equivariance")]
-             for dataset in dict.fromkeys(row["dataset"] for row in rows)]
-    return SUMMARY.format(low=MIDDLE[0], high=MIDDLE[1]) + markdown(
-        ["data", "cosine, U-Net and Wiener", "the same, U-Net trained on x0", "equivariance of Wiener's fields",
-         "of the U-Net's"], cells) + "\n"
+    return table(dict.fromkeys(row["dataset"] for row in rows), {
+        "data": "{r}", "cosine of U-Net and Wiener": column("{data}-unet", "cosine"),
+        "of U-Net trained on x0 and Wiener": column("{data}-unet-x0", "cosine"),
+        "equivariance of Wiener": column("wiener", "equivariance"), "of U-Net": column("{data}-unet", "equivariance")})
 
 
 def _figures() -> str:
-    shown = [(name, figure) for name, figure in FIGURES.items() if (DOCS / "figures" / f"{name}.png").exists()]
-    pictures = [f"{figure.about}; `scorelens {figure.command}`:\n\n![{figure.about}](figures/{name}.png)\n"
-                for name, figure in shown]
-    return "\n".join(["## Pictures\n", *pictures])
+    return "\n".join(f"{figure.about}:\n\n![{name}](figures/{name}.png)\n\n    scorelens {figure.command}\n"
+                     for name, figure in FIGURES.items() if (DOCS / "figures" / f"{name}.png").exists())
 
 
-def _marks(rows: list[dict[str, Any]]) -> str:
-    """The W experiment: how visible the mark is in the fields of each network."""
-    gammas = {row["network"]: row["gamma"] for row in rows}
-    cells = [[name, f"{gammas[name]:g}", f"{score:.3f}", "yes" if score > MARK_VISIBLE else "no"]
-             for name, score in visible_by_network(rows).items()]
-    text = MARKS.format(high=MARK_LEVELS[1], visible=MARK_VISIBLE)
-    return text + markdown(["network", "γ of its data", "visibility", "visible"], cells) + "\n"
-
-
-def _field_memory(row: dict[str, Any]) -> str:
-    return MEMORY_TEXT.format(images=row["images"], peak=row["peak_bytes"] / 1e9, budget=row["budget_bytes"] / 1e6,
-                              more=(row["peak_bytes"] - row["before_bytes"]) / 1e6)
-
-
-def _mean_of(rows: list[dict[str, Any]], dataset: str, model: str, sigma: float, key: str) -> str:
-    found = [row[key] for row in rows
-             if (row["dataset"], row["model"], row["sigma"]) == (dataset, model, sigma) and key in row]
-    return f"{sum(found) / len(found):.2f}" if found else "–"
+def _by_sigma(rows: list[dict[str, Any]], key: str, about: tuple[str, str]) -> str:
+    """One quantity of each network at each noise level."""
+    values: dict[tuple[str, str], dict[float, list[float]]] = {}
+    for row in (row for row in rows if key in row):
+        values.setdefault((row["dataset"], row["model"]), {}).setdefault(row["sigma"], []).append(row[key])
+    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
+    lines = [[*names, *(mean(levels.get(sigma, [])) for sigma in sigmas)] for names, levels in values.items()]
+    header = ["data", "model", *(f"σ = {sigma:.3g}" for sigma in sigmas)]
+    return f"## {about[0]}\n\n{about[1]}\n\n{markdown(header, lines)}\n"

@@ -1,8 +1,8 @@
-"""The pictures of docs/sensitivity.md, each made by one command, and the rows that belong to them.
+"""Runs the commands that draw the figures of docs/sensitivity.md, and keeps their rows.
 
-    python -m tools.figures [NAME ...]       makes those that are named, else those that are missing
+    python -m tools.figures [NAME ...]       draws the named figures, or by default the missing ones
 
-Real data are read from $SCORELENS_DATA; networks from the zoo.
+Real data are read from $SCORELENS_DATA, networks from the zoo.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SOURCES = "leaves mnist fashion-mnist cifar10 celeba afhq-cats"
 
 @dataclass(frozen=True)
 class Figure:
-    """A command and which of its pictures is shown."""
+    """A command, the picture of it that is shown, and a caption."""
 
     command: str
     picture: str
@@ -40,45 +40,45 @@ FIGURES = {
         "Fields of the centre pixel on CIFAR-10: a U-Net, a transformer, and the Wiener filter (the paper's Fig. 2)"),
     "faces": Figure(
         f"sensitivity --data celeba {SMALL} --preset faces --num 16", "fields.png",
-        "On faces a pixel near an eye looks at the other eye, the centre does not (Fig. 3)"),
+        "On faces, the field of a pixel near one eye includes the other eye; that of the centre does not (Fig. 3)"),
     "manipulation": Figure(
         MARKED, "fields.png",
         "A W added to the data appears in the fields of the networks trained on them (Fig. 4)"),
     "gain": Figure(
         MARKED, "gain.png",
-        "How much of the W the networks let through, beside the predicted curve"),
+        "Gain of the networks along the W, beside the predicted curve"),
     "parametrization": Figure(
         "sensitivity --data cifar10 --preset parametrization --num 16", "fields.png",
-        "The same network: the field of epsilon is a point at high noise, that of x0 is not (appendix)"),
+        "Two fields of one network: at high noise that of epsilon is a point, that of x0 is not (appendix)"),
     "joint": Figure(
         "sensitivity --data cifar10 --preset architectures --num 16", "fields-joint.png",
-        "As the first picture, normalized jointly over the noise levels (appendix)"),
+        "The first figure, normalized jointly over the noise levels (appendix)"),
     "training": Figure(
         "sensitivity --data cifar10 --preset training --num 16", "fields.png",
-        "Networks trained on epsilon have noisy fields where there is little but noise (appendix)"),
+        "Networks trained on epsilon have noisy fields at high noise (appendix)"),
     "optimal": Figure(
         "sensitivity --data cifar10 --limit 5000 --preset optimal --num 4", "fields-joint.png",
-        "The optimal denoiser's field explodes while it decides between images, and then vanishes (appendix)"),
+        "The optimal denoiser's field is large while several images share the weight, then vanishes (appendix)"),
     "spectra": Figure(f"data spectra --sources {SOURCES} {SMALL}", "spectra.png",
                       "Eigenvalues of the covariance of all datasets, at 32 x 32 (appendix)"),
     "held-out": Figure(
         f"report-card celeba-unet --data celeba {SMALL}", "report_card.png",
-        "Error of one step on held-out faces, relative to the linear filter's (Fig. 1)"),
+        "Error of one step on held-out faces, relative to that of the linear filter (Fig. 1)"),
     "one-step": Figure(  # on data that may be shown
         "report-card digits-unet --data digits", "one_step.png",
-        "One step on a held-out digit: the optimal denoiser returns another image (Fig. 1)"),
+        "One step on a held-out digit: the optimal denoiser returns a training image instead (Fig. 1)"),
 }
 
 
 def make(names: list[str]) -> None:
-    """Run each command once, and keep the pictures that are asked for."""
+    """Run each command once, and keep the named figures."""
     folder = DOCS / "figures"
     folder.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as place:
-        for command in dict.fromkeys(FIGURES[name].command for name in names):
-            out = Path(place) / str(len(list(Path(place).iterdir())))
+    with tempfile.TemporaryDirectory() as scratch:
+        for number, command in enumerate(dict.fromkeys(FIGURES[name].command for name in names)):
+            out = Path(scratch) / str(number)
             if scorelens([*command.split(), "--out", str(out)]) != 0:
-                print(f"not made: {command}", flush=True)
+                print(f"failed: {command}", flush=True)
                 continue
             for name in names:
                 if FIGURES[name].command == command:

@@ -9,49 +9,61 @@ from typing import Any
 from scorelens.denoisers import DENOISERS
 from scorelens.report.tables import markdown
 from scorelens.results import Row
+from tools.tables import Columns, table
 
-METHODS_INTRODUCTION = """# All methods
+INTRODUCTION = """# All methods
 
-Every closed-form denoiser of the field, with one interface: `scorelens.build_denoiser(NAME, images, OPTION=...)`, or
-`--denoiser NAME --denoiser.OPTION VALUE` on the command line. All are exact unless an option says otherwise. Their
-equations are in [equations.md](equations.md); a new one takes [twenty lines](adding_a_method.md). This page is written
-from the code and from `perf/results/methods.jsonl` (`python -m perf.methods`).
-"""
-DIGITS_INTRODUCTION = """
-## On digits, with their defaults
+All closed-form denoisers have one interface: `scorelens.build_denoiser(NAME, images, OPTION=...)`, or `--denoiser NAME
+--denoiser.OPTION VALUE` on the command line. They are exact unless an option says otherwise. Their equations are in
+[equations.md](equations.md); a new one takes [twenty lines](adding_a_method.md). This page is generated from the code
+and from `perf/results/methods.jsonl` (`python -m perf.methods`).
 
-r2 against `{reference}`, noise seeds {first} to {last}, {steps} steps, all options at their defaults. None is fitted to
-the network, except that `measured` and `pspc-flex` look at its fields.
+| method | what it is |
+| :--- | :--- |
+{methods}
 
-"""
-SIZES_INTRODUCTION = """
+## Comparison on digits
+
+r2 against `{reference}`, noise seeds {first} to {last}, {steps} steps, with the default options. No method is fitted to
+the network, but `measured` and `pspc-flex` use its sensitivity fields.
+
+{scores}
 ## Calibrated patch sizes
 
-`scorelens calibrate` on digits, against `digits-unet`: the size with the best median r2 of the score, the largest of
-those that fit alike. At the lowest noise no size fits well (the score divides a small difference by σ²).
+`scorelens calibrate` on digits, against `digits-unet`, chooses the patch size with the best median r2 of the score at
+each noise level, and the largest of equally good sizes. `all` is the whole image. At the lowest noise level no size
+fits well, because the score divides a small difference by σ².
 
-"""
-ELS_INTRODUCTION = """
-## What patches cost
+{sizes}
 
-One step of `els` on MNIST ({images:,} images, {patches:,} patches of side {patch_size}, {noisy} noisy images) takes
-{ratio:.2f} times the bare matrix product within it; peak memory {gigabytes:.1f} GB.
-"""
-CLUSTERS_INTRODUCTION = """
-The clustered approximation (`clusters=128`) against exact, on 500 MNIST images, patches of side 9:
+## The cost of patches
 
-"""
+One step of `els` on MNIST ({els[images]:,} images, {els[patches]:,} patches of side {els[patch_size]}, {els[noisy]}
+noisy images) takes {els[ratio]:.2f} times as long as its matrix product alone. Peak memory is {gigabytes:.1f} GB.
+
+The clustered approximation (`clusters=128`), compared with the exact method on 500 MNIST images with patches of side 9:
+
+{clusters}"""
+SCORES: Columns = {
+    "r2": "{r.r2[mean]:.3f}", "95 % interval": "{r.r2[low]:.3f} … {r.r2[high]:.3f}",
+    "novelty": "{r.metrics[novelty_rms][mean]:.3f}", "memorized": "{r.metrics[memorized][mean]:.0%}"}
+CLUSTERS: Columns = {"σ": "{r[sigma]:.3g}", "clusters searched": "{r[searched]}", "rms error of x0_hat": "{r[rms]:.4f}",
+                     "speed-up": "{r[time_ratio]:.1f}"}
 
 
 def methods_page(rows: list[dict[str, Any]], digits: list[Row]) -> str:
-    """What there is, how well it predicts a network on digits, and what patches cost."""
-    found = {row["cell"]: row for row in rows}
-    names = [f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()]
-    parts = [METHODS_INTRODUCTION, "| method | what it is |", "| :--- | :--- |", *names]
-    parts += [_digits_section([row for row in digits if "r2" in row.metrics]),
-              _sizes_section([row for row in rows if row["cell"].startswith("calibration")]),
-              _els_section(found["els"], [row for row in rows if row["cell"].startswith("clusters")])]
-    return "\n".join(parts)
+    """The methods, how well each predicts a network on digits, and the cost of patches."""
+    ranked = sorted((row for row in digits if "r2" in row.metrics), key=lambda row: -row.r2["mean"])
+    first, last = ranked[0].noise["seeds"]
+    els = next(row for row in rows if row["cell"] == "els")
+    return INTRODUCTION.format(
+        methods="\n".join(f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()),
+        reference=ranked[0].settings["reference"], first=first, last=last, steps=ranked[0].settings["steps"],
+        scores=table(ranked, {"method": "{r.label}", **SCORES, "ms per image": lambda row:
+                              f"{1000 * row.metrics['seconds_per_image']:.0f}"}),
+        sizes=_sizes([row for row in rows if row["cell"].startswith("calibration")]),
+        els=els, gigabytes=els["peak_memory_bytes"] / 1e9,
+        clusters=table([row for row in rows if row["cell"].startswith("clusters")], CLUSTERS))
 
 
 def _about(builder: Any) -> str:
@@ -62,26 +74,7 @@ def _about(builder: Any) -> str:
     return re.split(r"(?<!al)\. ", text)[0].removesuffix(".")  # but not after "et al."
 
 
-def _digits_section(rows: list[Row]) -> str:
-    ranked = sorted(rows, key=lambda row: -row.r2["mean"])
-    cells = [[row.label, f"{row.r2['mean']:.3f}", f"{row.r2['low']:.3f} … {row.r2['high']:.3f}",
-              f"{row.metrics['novelty_rms']['mean']:.3f}", f"{row.metrics['memorized']['mean']:.0%}",
-              f"{1000 * row.metrics['seconds_per_image']:.0f}"] for row in ranked]
-    first, last = rows[0].noise["seeds"]
-    text = DIGITS_INTRODUCTION.format(first=first, last=last, **rows[0].settings)
-    return text + markdown(["method", "r2", "95 % interval", "novelty", "memorized", "ms an image"], cells)
-
-
-def _sizes_section(rows: list[dict[str, Any]]) -> str:
-    header = ["σ", *(f"{sigma:.3g}" for sigma in rows[0]["sigmas"])]
+def _sizes(rows: list[dict[str, Any]]) -> str:
     whole = 2 * max(rows[0]["data"]["shape"][1:]) - 1
-    return SIZES_INTRODUCTION + markdown(header, [[row["denoiser"], *("all" if size == whole else str(size)
-                                                                      for size in row["sizes"])] for row in rows])
-
-
-def _els_section(els: dict[str, Any], clusters: list[dict[str, Any]]) -> str:
-    cells = [[f"{row['sigma']:.3g}", str(row["searched"]), f"{row['rms']:.4f}", f"{row['time_ratio']:.1f}"]
-             for row in clusters]
-    text = ELS_INTRODUCTION.format(**els, gigabytes=els["peak_memory_bytes"] / 1e9)
-    table = markdown(["σ", "clusters searched", "rms error of x0_hat", "times faster"], cells)
-    return text + (f"{CLUSTERS_INTRODUCTION}{table}\n" if cells else "")
+    return markdown(["σ", *(f"{sigma:.3g}" for sigma in rows[0]["sigmas"])], [
+        [row["denoiser"], *("all" if size == whole else str(size) for size in row["sizes"])] for row in rows])

@@ -1,8 +1,8 @@
 """docs/results.md and the README's table of datasets, from the committed rows of the benchmark.
 
-    python -m tools.results_page RUN       commits the rows of a run's folder, and the pictures that may be shown
+    python -m tools.results_page RUN       copies rows and figures from the folder of a run
 
-The pictures show samples of data that come with the package; of photographs there are curves and numbers only.
+Figures of samples are kept only for data that come with the package; for photographs there are only curves and numbers.
 """
 
 from __future__ import annotations
@@ -16,38 +16,38 @@ from perf.rows import DOCS, RESULTS, results
 from scorelens.networks.export import CARD
 from scorelens.networks.zoo import zoo_folder
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
-from scorelens.paper.results import BATCH_MEAN, Results, family
+from scorelens.paper.results import Results, family
 from scorelens.paper.runner import ROWS
 from scorelens.report.html import Figure, Table, Text
 from scorelens.report.paper_figures import FIGURES, Drawing
 from scorelens.report.paper_page import DEFINITIONS, plain_rows
-from scorelens.report.paper_tables import MISSING, VIEWS, label
+from scorelens.report.paper_tables import VIEWS, label
 from scorelens.report.tables import markdown
 from scorelens.results import Row, read_rows, write_rows
+from tools.tables import MISSING
 
 FIGURE_FOLDER = DOCS / "figures" / "bench"
 SHOWN_DATA = ("digits", "leaves")  # whose images are ours to show
 INTRODUCTION = """# Results
 
-The paper's tables and figures, measured anew by `scorelens bench run all` on two CPU cores, with the small networks of
-[the zoo](zoo.md) in the place of the paper's. The paper's own numbers (Lukoianov et al., NeurIPS 2025) stand beside
-ours where it has any. Its CelebA-HQ and AFHQv2 are CelebA and the cats of AFHQ v1 here, at 32 x 32 instead of 64 x 64:
-differences are to be expected; what can be compared is the order of the methods.
+`scorelens bench run all` repeats the paper's tables and figures on two CPU cores, with the small networks of [the
+zoo](zoo.md) instead of the paper's. Where the paper (Lukoianov et al., NeurIPS 2025) has a number, it is beside ours.
+We use CelebA and the cats of AFHQ v1 at 32 x 32; the paper uses CelebA-HQ and AFHQv2 at 64 x 64. So numbers differ, and
+only the order of the methods can be compared.
 
-This page is written from `perf/results/bench.jsonl` by `python -m tools.pages`; a test holds it to that
-file, and another repeats three of its rows.
+This page is generated from `perf/results/bench.jsonl` by `python -m tools.pages`. Tests check that it matches this file
+and measure three of its rows again.
 
 {definitions}
 {outdated}"""
 OUTDATED = """
-The networks of {datasets} have been trained anew since these rows were measured; the rows are of the earlier ones, and
-will be measured again.
+The networks of {datasets} have been retrained since. The rows below are still those of the earlier networks.
 """
 README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
 
 
 def results_page(rows: list[Row]) -> str:
-    """Every preset that has rows: its question, its tables, what they say, and its figures."""
+    """Every preset that has rows: its question, tables, text and figures."""
     found = Results(rows)
     definitions = "\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items())
     old = ", ".join(outdated(rows))
@@ -78,37 +78,36 @@ def outdated(rows: list[Row]) -> list[str]:
 
 
 def figures_of(preset: str) -> list[Path]:
-    """The committed pictures of a preset."""
+    """The committed figures of a preset."""
     return sorted(FIGURE_FOLDER.glob(f"{preset}.*.png"))
 
 
 def readme_table(rows: list[Row]) -> str:
     """r2 by dataset and method, with its 95 % interval."""
     measured = Results(rows)
-    found = {**measured.of("table1"), **measured.of("table-appendix")}
-    mine = {(d, family(row)): row.r2 for d, data in found.items() for row in data}
-    methods = [m for m in README_METHODS if m != BATCH_MEAN and any((d, m) in mine for d in found)]
-    return markdown(["data", *map(label, methods)],
-                    [[d, *(f"{mine[d, m]['mean']:.3f} ± {(mine[d, m]['high'] - mine[d, m]['low']) / 2:.3f}"
-                           if (d, m) in mine else MISSING for m in methods)] for d in found])
+    datasets = {**measured.of("table1"), **measured.of("table-appendix")}
+    scores = {(name, family(row)): f"{row.r2['mean']:.3f} ± {(row.r2['high'] - row.r2['low']) / 2:.3f}"
+              for name, data in datasets.items() for row in data}
+    return markdown(["data", *map(label, README_METHODS)], [
+        [name, *(scores.get((name, method), MISSING) for method in README_METHODS)] for name in datasets]) + "\n"
 
 
 def commit(run: Path) -> None:
-    """Take over rows and figures of a run; rows that no preset has any more stay behind."""
+    """Copy rows and figures of a run, except rows that no preset uses any more."""
     wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
     write_rows(RESULTS / "bench.jsonl", [row for row in read_rows(run / ROWS) if row.name in wanted])
-    found = Results(results())
+    measured = Results(results())
     FIGURE_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
         for old in figures_of(name):
             old.unlink()
-        for figure in draw(found, name, Drawing(run, run / "figures")):
+        for figure in draw(measured, name, Drawing(run, run / "figures")):
             if _may_be_shown(figure):
                 (FIGURE_FOLDER / f"{name}.{figure.path.name}").write_bytes(figure.path.read_bytes())
 
 
 def _may_be_shown(figure: Figure) -> bool:
-    """Curves always; pictures of images only where the data are ours."""
+    """Curves always; images only of data that we may show."""
     kind, _, dataset = figure.path.stem.partition("-")
     return kind not in ("samples", "steps", "single") or dataset in SHOWN_DATA
 
