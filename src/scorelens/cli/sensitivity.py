@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scorelens.analysis.fields import EPSILON, Trajectories, at_levels, compare_fields
+from scorelens.analysis.fields import EPSILON, NoisyImages, Trajectories, compare_fields
 from scorelens.analysis.models import build_model
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
@@ -72,7 +72,7 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
     folder = output_folder("sensitivity", f"{images.name}-{preset or file_name(names[0])}", out)
     noise = seeded_noise(images.shape, seeds, device=on)
     path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
-    points = at_levels(images, noise, sigmas) if sigmas else path
+    points = NoisyImages(images, noise, sigmas) if sigmas else path
     result = compare_fields(loaded, images, where, points, channel=channel, wrt=wrt, linear=linear)
     record = {"command": "sensitivity", "data": images.describe(), "models": names, "preset": preset, "pixels": where,
               "channel": channel, "wrt": wrt, "sigmas": next(iter(result.fields.values())).sigmas, "steps": steps,
