@@ -9,7 +9,6 @@ from typing import Any
 
 from perf.rows import DOCS, ROOT, results, rows_of
 
-from scorelens.report.report_card import ratio_line
 from scorelens.report.tables import markdown
 from scorelens.results import Row
 from tools.fields_page import fields_page
@@ -256,7 +255,9 @@ def _zoo_report(card: dict[str, Any]) -> list[str]:
     if "report_card" not in card:
         return ["–", "–"]
     worst = max(card["report_card"]["levels"], key=lambda level: level["to_best"]["mean"])
-    return [ratio_line(card["report_card"]["levels"]), f"{worst['to_best']['mean']:.2f} at {worst['sigma']:.3g}"]
+    ratios = [level["to_linear"]["mean"] for level in card["report_card"]["levels"]]
+    return [" ".join(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}" for ratio in ratios),
+            f"{worst['to_best']['mean']:.2f} at {worst['sigma']:.3g}"]
 
 
 def place(name: str) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -22,13 +22,11 @@ from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.report.comparison import comparison_table, single_step_figure, write_comparison
+from scorelens.report.figures import Figure
 from scorelens.report.figures import Row as ImageRow
 from scorelens.results import Row, noise_record, run_record, write_rows
 from scorelens.sampling import Samples, sample
 from scorelens.types import Denoiser, ScorelensError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SHOWN = 12  # samples in the picture
 SMALL = 256  # images with at most this many coordinates are compared with all denoisers by default

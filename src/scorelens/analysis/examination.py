@@ -10,20 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, single_steps
-from scorelens.analysis.fields import (
-    Trajectories,
-    field_rows,
-    linearity_rows,
-    measured_fields,
-    nine_pixels,
-    wiener_fields,
-)
+from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels
 from scorelens.analysis.models import build_model, named_network
 from scorelens.analysis.probes import PROBES
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
@@ -34,14 +27,11 @@ from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
 from scorelens.networks.adapters import Network
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.report.explain import write_explanation
+from scorelens.report.figures import Figure
 from scorelens.report.tables import grouped
 from scorelens.results import noise_record, run_record
 from scorelens.sampling import Samples, sample
-from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEPS = 10
 NAME = "network"
@@ -256,20 +246,20 @@ def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str
 
 def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
     """The network's fields beside the Wiener filter's: numbers by noise level, and the fields of the centre pixel."""
-    pixels, models = nine_pixels(subject.images), {NAME: subject.network}
-    points = Trajectories(subject.noise(max(2, count)), subject.sigmas, STEPS)
-    linear = wiener_fields(fit_gaussian(subject.images), subject.images.shape, subject.sigmas, pixels)
-    measured = measured_fields(NAME, models, points, pixels, None, "z")
-    own, wiener = (grouped(field_rows("", fields, linear), "sigma") for fields in (measured, linear))
-    levels = [{"sigma": probe["sigma"], "trajectories": len(points.noise),
-               **{key: summary(torch.tensor([row[key] for row in own[probe["sigma"]]], dtype=torch.float64))
-                  for key in ("cosine", "radius", "anisotropy")},
-               "equivariance": own[probe["sigma"]][0]["equivariance"],
-               "wiener_equivariance": wiener[probe["sigma"]][0]["equivariance"],
-               "nonlinearity": probe["nonlinearity"], "asymmetry": probe["asymmetry"]}
-              for probe in linearity_rows(NAME, models, points)]
+    pixels, points = nine_pixels(subject.images), Trajectories(subject.noise(max(2, count)), subject.sigmas, STEPS)
+    result = compare_fields({NAME: subject.network}, subject.images, pixels, points, linear=True)
+    own, wiener = (grouped(rows, "sigma") for rows in (result.rows, field_rows("", result.wiener, result.wiener)))
+    levels = []
+    for probe in result.linearity:
+        sigma = probe["sigma"]
+        levels.append({"sigma": sigma, "trajectories": len(points.noise),
+                       **{key: summary(torch.tensor([row[key] for row in own[sigma]], dtype=torch.float64))
+                          for key in ("cosine", "radius", "anisotropy")},
+                       "equivariance": own[sigma][0]["equivariance"],
+                       "wiener_equivariance": wiener[sigma][0]["equivariance"],
+                       "nonlinearity": probe["nonlinearity"], "asymmetry": probe["asymmetry"]})
     return levels, {name: fields.values[:, len(pixels) // 2].sum(dim=1).cpu()
-                    for name, fields in ((NAME, measured), ("wiener", linear))}
+                    for name, fields in {**result.fields, "wiener": result.wiener}.items()}
 
 
 @torch.no_grad()

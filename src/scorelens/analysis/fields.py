@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,13 +20,11 @@ from scorelens.files import fresh_folder, write_json
 from scorelens.jacobian import Fields, Pixel, mean_fields
 from scorelens.networks.adapters import Network
 from scorelens.report.fields import cosine_table, curves_figure, write_fields
+from scorelens.report.figures import Figure
 from scorelens.sampling import Step, sample
 from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
 from scorelens.types import Denoiser, Shape
 from scorelens.validation import check_sigma, wide_dtype
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EPSILON = "@epsilon"  # suffix of a model's name: the field of the noise that it predicts
 Field = Float[Tensor, "c h w"]
@@ -147,9 +145,9 @@ def field_rows(name: str, measured: Fields, linear: Fields) -> list[dict[str, An
     """Numbers that describe each field, by noise level and pixel."""
     rows = []
     for sigma, fields, wiener in zip(measured.sigmas, measured.values.cpu(), linear.values, strict=True):
-        alike = equivariance(fields, measured.pixels)
+        shared = equivariance(fields, measured.pixels)
         rows += [{"model": name, "sigma": sigma, "pixel": list(pixel), "cosine": cosine(field, row),
-                  "radius": radius(field, pixel), "anisotropy": anisotropy(field, pixel), "equivariance": alike}
+                  "radius": radius(field, pixel), "anisotropy": anisotropy(field, pixel), "equivariance": shared}
                  for pixel, field, row in zip(measured.pixels, fields, wiener, strict=True)]
     return rows
 
@@ -171,6 +169,7 @@ class FieldComparison:
     """The mean fields of several models, and numbers that describe them beside the Wiener filter's."""
 
     fields: Mapping[str, Fields]
+    wiener: Fields  # in closed form
     rows: list[dict[str, Any]]  # by model, noise level and pixel
     linearity: list[dict[str, Any]]  # by model and noise level; empty if not measured
     title: str
@@ -209,5 +208,5 @@ def compare_fields(models: Mapping[str, Denoiser], images: ImageSet, pixels: Seq
     sigmas = next(iter(fields.values())).sigmas
     wiener = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels, channel)
     rows = [row for name in models for row in field_rows(name, fields[name], wiener)]
-    probed = [row for name in models for row in linearity_rows(name, models, points)] if linear else []
-    return FieldComparison(fields, rows, probed, f"Sensitivity fields on {images.name}")
+    probes = [row for name in models for row in linearity_rows(name, models, points)] if linear else []
+    return FieldComparison(fields, wiener, rows, probes, f"Sensitivity fields on {images.name}")

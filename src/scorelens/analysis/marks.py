@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,11 +19,9 @@ from scorelens.files import fresh_folder, write_json
 from scorelens.jacobian import Pixel, mean_fields
 from scorelens.networks.adapters import Network
 from scorelens.report.fields import Strip, field_figure, gain_figure
+from scorelens.report.figures import Figure
 from scorelens.report.tables import grouped, markdown
 from scorelens.sampling import sample
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FAR = 6 / 32  # distance from the output pixel, in shorter sides of the image
 MARK_LEVELS = (0.0, 2.1)  # noise levels of the mean visibility: gamma 0.1 has a signal-to-noise ratio > 0.1 there

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,13 +24,10 @@ from scorelens.denoisers.specs import parse_specs
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import Interval, bootstrap_ratio, novelty
 from scorelens.noise import ddim_sigmas, own_sigmas, seeded_noise
+from scorelens.report.figures import Figure, labelled_rows
 from scorelens.report.figures import Row as ImageRow
-from scorelens.report.figures import labelled_rows
 from scorelens.report.report_card import report_card_figure, report_card_table
 from scorelens.types import Denoiser, ScorelensError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 LINEAR = "wiener"
 CLOSED_FORMS = ("optimal", LINEAR, "locality:threshold=0.05")

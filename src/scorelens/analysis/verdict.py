@@ -52,22 +52,22 @@ def _training(card: Numbers | None) -> Iterator[Sentence]:
                        card["passes"])
 
 
-def _memorization(found: Numbers) -> Iterator[Sentence]:
-    share, limit = found["memorized"], THRESHOLDS["memorized"][0]
+def _memorization(numbers: Numbers) -> Iterator[Sentence]:
+    share, count, limit = numbers["memorized"], numbers["samples"], THRESHOLDS["memorized"][0]
     mean, holds = share["mean"], share["mean"] > limit
-    yield Sentence("memorized", f"It {'memorizes' if holds else 'does not memorize'}: "
-                   f"{round(mean * found['samples'])} of {found['samples']} samples copy a training image ({mean:.0%}, "
-                   f"95 % interval {share['low']:.0%} to {share['high']:.0%}; limit {limit:.0%}).", mean, limit, holds)
+    yield Sentence("memorized", f"It {'memorizes' if holds else 'does not memorize'}: {round(mean * count)} of {count} "
+                   f"samples copy a training image ({mean:.0%}, 95 % interval {share['low']:.0%} to "
+                   f"{share['high']:.0%}; limit {limit:.0%}).", mean, limit, holds)
 
 
-def _generalization(found: Numbers | None) -> Iterator[Sentence]:
-    levels, limit = found["levels"] if found else [], THRESHOLDS["generalizes"][0]
+def _generalization(numbers: Numbers | None) -> Iterator[Sentence]:
+    levels, limit = numbers["levels"] if numbers else [], THRESHOLDS["generalizes"][0]
     ratio, optimal = mean_ratio(levels, "network"), mean_ratio(levels, "optimal")
-    if found and ratio is not None:
+    if numbers and ratio is not None:
         holds = ratio <= limit
         beside = f"; for the optimal denoiser, which memorizes, it is {optimal:.1f} times" if optimal else ""
         yield Sentence("generalizes", f"It {'generalizes' if holds else 'does not generalize'}: its error on "
-                       f"{found['images']} held-out images is {ratio:.2f} times that on training images (limit "
+                       f"{numbers['images']} held-out images is {ratio:.2f} times that on training images (limit "
                        f"{limit:g}){beside}.", ratio, limit, holds)
 
 
@@ -81,8 +81,8 @@ def _explanation(rows: Sequence[Numbers]) -> Iterator[Sentence]:
                        f"{max(0.0, 1 - r2['mean']):.0%} remains unexplained.", r2["mean"], limit, holds)
 
 
-def _locality(found: Sequence[Numbers]) -> Iterator[Sentence]:
-    levels = [level for level in found if MIDDLE[0] <= level["sigma"] <= MIDDLE[1]]
+def _locality(every: Sequence[Numbers]) -> Iterator[Sentence]:
+    levels = [level for level in every if MIDDLE[0] <= level["sigma"] <= MIDDLE[1]]
     if levels:
         limit, radii = THRESHOLDS["wiener"][0], [level["radius"]["mean"] for level in levels]
         cosine = sum(level["cosine"]["mean"] for level in levels) / len(levels)
@@ -90,11 +90,12 @@ def _locality(found: Sequence[Numbers]) -> Iterator[Sentence]:
         yield Sentence("wiener", f"Its fields {text} the data's covariance: cosine {cosine:.2f} with the Wiener "
                        f"filter's (limit {limit:g}); their radius is {min(radii):.1f} to {max(radii):.1f} pixels.",
                        cosine, limit, cosine >= limit)
-        limit, alike = THRESHOLDS["equivariant"][0], sum(level["equivariance"] for level in levels) / len(levels)
-        linear, text = sum(map(linear_share, levels)) / len(levels), "are" if alike >= limit else "are not"
+        limit, linear = THRESHOLDS["equivariant"][0], sum(map(linear_share, levels)) / len(levels)
+        cosine = sum(level["equivariance"] for level in levels) / len(levels)
+        text = "are" if cosine >= limit else "are not"
         yield Sentence("equivariant", f"Its fields {text} the same everywhere: shifted to the same pixel, they have "
-                       f"cosine {alike:.2f} (limit {limit:g}); its Jacobian predicts {linear:.0%} of its changes from "
-                       "one image to another.", alike, limit, alike >= limit)
+                       f"cosine {cosine:.2f} (limit {limit:g}); its Jacobian predicts {linear:.0%} of its changes from "
+                       "one image to another.", cosine, limit, cosine >= limit)
 
 
 def linear_share(level: Numbers) -> float:

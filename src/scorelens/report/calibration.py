@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scorelens.report.figures import panels
+from scorelens.report.figures import Figure, panels
 from scorelens.report.tables import markdown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Fit = Mapping[str, Any]
 

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from scorelens.report.figures import INK, labelled_rows, panels
+from scorelens.report.figures import Figure as Canvas
 from scorelens.report.figures import Row as ImageRow
 from scorelens.report.html import Cell, Definitions, Figure, Page, Section, Table, Text, write_page
 from scorelens.report.tables import markdown
 from scorelens.results import Row
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 HEADER = ("method", "r2", "95 % interval", "median", "Pearson", "MSE", "novelty", "memorized", "steps, ref.",
           "steps, own", "ms / image")

@@ -53,25 +53,25 @@ def _report_card(card: ReportCard | None, folder: Path) -> list[Block]:
             Table(header, lines, f"Mean squared error, {card.errors.shape[1]} held-out images")]
 
 
-def _memorization(found: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
-    path, share = folder / "suspicious.png", found["memorized"]
+def _memorization(numbers: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
+    path, share = folder / "suspicious.png", numbers["memorized"]
     labelled_rows([Row("most suspicious samples", suspicious), Row("nearest training images", nearest, attached=True)],
-                  path, columns=[f"ratio {ratio:.2f}" for ratio in found["ratios"][:len(suspicious)]])
+                  path, columns=[f"ratio {ratio:.2f}" for ratio in numbers["ratios"][:len(suspicious)]])
     lines = [["share of copies", f"{share['mean']:.1%}", f"{share['low']:.1%} … {share['high']:.1%}"],
-             ["distance of samples to the data", *_mean_and_interval(found["novelty"])]]
-    if "novelty_of_held_out" in found:
-        lines.append(["distance of held-out images to the data", *_mean_and_interval(found["novelty_of_held_out"])])
-    return [Table(["", "mean", "95 % interval"], lines, f"{found['samples']} samples; distances are rms per pixel"),
+             ["distance of samples to the data", *_mean_and_interval(numbers["novelty"])]]
+    if "novelty_of_held_out" in numbers:
+        lines.append(["distance of held-out images to the data", *_mean_and_interval(numbers["novelty_of_held_out"])])
+    return [Table(["", "mean", "95 % interval"], lines, f"{numbers['samples']} samples; distances are rms per pixel"),
             Figure(path, "The ratio is the distance to the nearest training image over that to the second-nearest.",
                    alt="samples and the training images nearest to them")]
 
 
-def _generalization(found: Numbers | None, folder: Path) -> list[Block]:
-    if found is None:
+def _generalization(numbers: Numbers | None, folder: Path) -> list[Block]:
+    if numbers is None:
         return [NO_HELD_OUT]
     path = folder / "errors.png"
     figure, (axes,) = panels("", size=(6.4, 3.9))
-    for k, (model, own) in enumerate(grouped(found["levels"], "model").items()):
+    for k, (model, own) in enumerate(grouped(numbers["levels"], "model").items()):
         for split, style in (("training", "--"), ("held_out", "-o")):
             axes.loglog([level["sigma"] for level in own], [max(level[split]["mean"], 1e-9) for level in own], style,
                         color=f"C{k}", ms=3, lw=1.5, label=f"{model}, {split.replace('_', '-')} images")
@@ -80,11 +80,11 @@ def _generalization(found: Numbers | None, folder: Path) -> list[Block]:
     figure.savefig(path, dpi=160)
     lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.3g}",
               f"{level['held_out']['mean']:.3g}", f"{level['ratio']:.3g}" if level["ratio"] else "–"]
-             for level in found["levels"]]
+             for level in numbers["levels"]]
     return [Figure(path, "Single-step error by noise level. A network that memorizes has a lower error on its training "
                    "images. The optimal denoiser memorizes completely.", alt="error by noise level"),
             Table(["σ", "model", "training images", "held-out images", "ratio"], lines,
-                  f"Mean squared error, {found['images']} images of each split")]
+                  f"Mean squared error, {numbers['images']} images of each split")]
 
 
 def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[Block]:
@@ -138,5 +138,5 @@ def _locality(levels: Sequence[Numbers], fields: Mapping[str, Tensor], folder: P
                   "another that the Jacobian predicts")]
 
 
-def _mean_and_interval(found: Numbers) -> list[str]:
-    return [f"{found['mean']:.3f}", f"{found['low']:.3f} … {found['high']:.3f}"]
+def _mean_and_interval(summary: Numbers) -> list[str]:
+    return [f"{summary['mean']:.3f}", f"{summary['low']:.3f} … {summary['high']:.3f}"]

@@ -6,17 +6,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from scorelens.report.figures import INK, MUTED, panels
+from scorelens.report.figures import INK, MUTED, Axes, Figure, panels
 from scorelens.report.tables import grouped, markdown
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
 
 CELL_INCHES = 0.95
 FIELD_CURVES = {"cosine": "cosine with the Wiener field", "radius": "reach, pixels", "equivariance": "equivariance"}
@@ -42,12 +38,12 @@ def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *
     Each field is divided by its largest absolute value, or by that of its row (`joint`); `root` then takes the square
     root of the absolute values.
     """
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
     left = max(1.3, 0.085 * max(len(line) for s in strips for line in (s.name, *s.note.split("\n"))))
     top, cell = 0.62 if title else 0.35, CELL_INCHES
     width, height = left + cell * len(sigmas) + 0.1, top + cell * len(strips) + 0.1
-    figure = Figure(figsize=(width, height))
+    figure = Canvas(figsize=(width, height))
     for i, strip in enumerate(strips):
         bottom = height - top - (i + 1) * cell
         for k, values in enumerate(strip.maps):

@@ -15,8 +15,10 @@ from torch import Tensor
 from scorelens.data.images import to_uint8
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+    from matplotlib.axes import Axes as Axes
+    from matplotlib.figure import Figure as Figure
+else:
+    Axes = Figure = Any  # matplotlib is imported when a figure is drawn
 
 TILE_INCHES = 0.62  # side of an image in a labelled mosaic
 INK, MUTED = "#222222", "#777777"
@@ -33,9 +35,9 @@ class Row:
 
 def panels(*titles: str, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure with one styled panel for each title, side by side; the options are those of `Figure.subplots`."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
-    figure = Figure(figsize=size, layout="constrained")
+    figure = Canvas(figsize=size, layout="constrained")
     every = list(figure.subplots(1, len(titles), squeeze=False, **options)[0])
     for axes, title in zip(every, titles, strict=True):
         quiet(axes)
@@ -97,22 +99,17 @@ def grid_figure(images: Tensor, *, title: str = "") -> Figure:
 
 def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) -> None:
     """Save the mean image, the eigenvalues of the covariance, and the share of variance in the first k components."""
-    from matplotlib.figure import Figure
-
     values = np.asarray(eigenvalues)
     values = values[values > values[0] * 1e-12] if values[0] > 0 else values[:1]
     k = np.arange(1, len(values) + 1)
-    figure = Figure(figsize=(9.5, 2.9), layout="constrained")
-    picture, decay, share = figure.subplots(1, 3, width_ratios=[1, 1.4, 1.4])
+    titles = "mean image", "variance λ² of component k", "share of the variance, %"
+    figure, (picture, decay, share) = panels(*titles, size=(9.5, 2.9), width_ratios=[1, 1.4, 1.4])
     picture.imshow(mosaic([Row("", mean[None])])[0], interpolation="nearest")
     picture.set_axis_off()
-    picture.set_title("mean image", fontsize=10, color=INK)
     decay.loglog(k, values, color="#1f6fb4", lw=1.6)
-    decay.set(xlabel="component k", title="variance λ² of component k")
+    decay.set(xlabel="component k")
     share.semilogx(k, 100 * np.cumsum(values) / max(values.sum(), 1e-300), color="#c8502d", lw=1.6)
-    share.set(xlabel="first k components", title="share of the variance, %", ylim=(0, 104))
-    for axes in (decay, share):
-        quiet(axes)
+    share.set(xlabel="first k components", ylim=(0, 104))
     figure.suptitle(name, fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path, dpi=160)
 
@@ -121,9 +118,9 @@ def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: 
     """Save the eigenvalues of several datasets: all of them, and the leading ones (the paper's appendix)."""
     figure, (all_components, first) = panels("all components", f"first {leading}", size=(9.5, 3.6))
     for axes, count in ((all_components, None), (first, leading)):
-        for name, given in spectra.items():
-            values = np.asarray(given)[:count]
-            values = values[values > given[0] * 1e-12]
+        for name, eigenvalues in spectra.items():
+            values = np.asarray(eigenvalues)[:count]
+            values = values[values > eigenvalues[0] * 1e-12]
             axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=name)
         axes.set(xlabel="component k", ylabel="variance λ²")
     figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
@@ -132,11 +129,11 @@ def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: 
 
 def _canvas(picture: np.ndarray, width: float, left: float, top: float) -> tuple[Figure, Axes]:
     """A figure that shows the picture `width` inches wide, with margins for text on the left and at the top."""
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
     height = width * picture.shape[0] / picture.shape[1]
     size = (width + left + 0.1, height + top + 0.1)
-    figure = Figure(figsize=size)
+    figure = Canvas(figsize=size)
     axes = figure.add_axes((left / size[0], 0.1 / size[1], width / size[0], height / size[1]))
     axes.imshow(picture, interpolation="nearest", aspect="auto")
     axes.set_axis_off()

@@ -122,11 +122,7 @@ def _tint(cell: Cell) -> tuple[str, float] | None:
 
 
 def _picture(path: Path) -> dict[str, Any]:
-    """The PNG as a data URI, its size in CSS pixels, and whether it needs a white background on a dark page.
-
-    A figure saved at 160 dpi keeps its size in inches, so that its text matches the page's. White or transparent
-    corners mean a white background.
-    """
+    """The PNG as a data URI, its size in CSS pixels (its inches are kept), and whether its corners are white."""
     from PIL import Image
 
     try:

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from scorelens.report.figures import INK, MUTED, panels
+from scorelens.report.figures import INK, MUTED, Figure, panels
 from scorelens.report.tables import grouped, markdown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 Row = Mapping[str, Any]
 
@@ -34,12 +31,6 @@ def _number(ratio: float) -> str:
     if ratio >= 1000:
         return "> 1000"
     return f"{ratio:.3f}" if ratio < 10 else f"{ratio:.1f}"
-
-
-def ratio_line(levels: Sequence[Row], key: str = "to_linear") -> str:
-    """The ratios of all noise levels in one line, highest noise first."""
-    ratios = [level[key]["mean"] for level in levels]
-    return " ".join(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}" for ratio in ratios)
 
 
 def report_card_figure(levels: Sequence[Row], name: str) -> Figure:
