@@ -85,7 +85,7 @@ def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
 
 
 class Trajectories:
-    """Measures fields at steps of trajectories; each trajectory is sampled once."""
+    """Points at which to measure fields: steps of trajectories, each sampled once."""
 
     def __init__(self, noise: Tensor, sigmas: Sequence[float], levels: int) -> None:
         self.noise, self.sigmas, self.levels = noise, sigmas, chosen_levels(sigmas, levels)
@@ -103,7 +103,7 @@ class Trajectories:
 
 
 class NoisyImages:
-    """Measures fields on noisy images of the data, the same for all models, from high to low noise."""
+    """Points at which to measure fields: noisy images of the data, the same for all models, highest noise first."""
 
     def __init__(self, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
         x0 = images[[k % len(images) for k in range(len(noise))]].to(noise)
@@ -118,10 +118,7 @@ Points = Trajectories | NoisyImages
 
 
 def _points(name: str, models: Mapping[str, Denoiser], points: Points, label: str) -> Iterator[Step]:
-    """The steps at which to measure a model, with a progress bar; for a formula in float64 where the device has it.
-
-    At low noise a formula's field is a small difference of large numbers.
-    """
+    """The steps at which to measure a model; for a formula, whose rounding errors matter, in float64 if possible."""
     steps = points.steps(name, models)
     for step in progress.track(steps, f"{name}, {label}", len(steps), unit="level"):
         yield step if isinstance(models[name], Network) else replace(step, z=step.z.to(wide_dtype(step.z)))

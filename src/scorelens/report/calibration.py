@@ -24,7 +24,7 @@ def calibration_figure(fits: Sequence[Fit], side: int, *, title: str, metric: st
 
     figure, (chosen, scores) = panels(title, "", size=(9.2, 3.7))
     chosen.semilogx([fit["sigma"] for fit in fits], [min(fit["size"], side) for fit in fits], "-o", ms=5, color="C0")
-    chosen.set(xlabel="noise level σ", ylabel="patch size", ylim=(0, side * 1.05))
+    chosen.set(ylabel="patch size", ylim=(0, side * 1.05))
     for k, fit in enumerate(fits):
         sizes = [min(int(size), side) for size in fit["scores"]]
         errors = [max(1 - float(value), 1e-9) for value in fit["scores"].values()]

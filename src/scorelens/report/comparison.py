@@ -76,7 +76,6 @@ def single_step_figure(rows: Sequence[Row], reference: str) -> Canvas:
             axes.loglog([s["sigma"] for s in steps], [1 - s["r2"]["mean"] for s in steps],
                         "-o" if _role(row) == "denoiser" else "--o", ms=3, lw=1.5, label=row.label,
                         color=INK if _role(row) == "another seed" else f"C{k}")
-        axes.set(xlabel="noise level σ")
     both[0].set_ylabel("unexplained share, 1 − r2")
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return figure

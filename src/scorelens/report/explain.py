@@ -75,7 +75,7 @@ def _generalization(numbers: Numbers | None, folder: Path) -> list[Block]:
         for split, style in (("training", "--"), ("held_out", "-o")):
             axes.loglog([level["sigma"] for level in own], [max(level[split]["mean"], 1e-9) for level in own], style,
                         color=f"C{k}", ms=3, lw=1.5, label=f"{model}, {split.replace('_', '-')} images")
-    axes.set(xlabel="noise level σ", ylabel="mean squared error")
+    axes.set_ylabel("mean squared error")
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=160)
     lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.3g}",
@@ -119,7 +119,7 @@ def _draw_unexplained(rows: Sequence[Numbers], path: Path) -> None:
         axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=row["model"])
     axes.fill_between(sigmas, 1e-6, [min(column) for column in zip(*curves, strict=True)], color=INK, alpha=0.07, lw=0,
                       label="no formula explains")
-    axes.set(xlabel="noise level σ", ylabel="unexplained share, 1 − r2", ylim=(min(map(min, curves)) / 2, None))
+    axes.set(ylabel="unexplained share, 1 − r2", ylim=(min(map(min, curves)) / 2, None))
     axes.legend(frameon=False, fontsize=8)
     figure.savefig(path, dpi=160)
 

@@ -81,8 +81,6 @@ def gain_figure(rows: Sequence[Row]) -> Figure:
         if own[0]["gamma"]:
             gain.semilogx(sigmas, [row["predicted"] for row in own], ":", lw=1.4, color=f"C{k}")
         visibility.semilogx(sigmas, [row["visibility"] for row in own], "-o", **style)
-    for axes in (gain, visibility):
-        axes.set(xlabel="noise level σ")
     gain.legend(frameon=False, fontsize=8)
     return figure
 
@@ -96,7 +94,6 @@ def curves_figure(rows: Sequence[Row], titles: Mapping[str, str] = FIELD_CURVES)
             means = [np.mean([row[key] for row in each]) for each in levels.values()]
             axes.semilogx(list(levels), means, "-o", ms=3, lw=1.5, label=model,
                           color=INK if model == "wiener" else f"C{k}")
-        axes.set(xlabel="noise level σ")
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return figure
 

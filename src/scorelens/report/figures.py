@@ -33,7 +33,8 @@ class Row:
     attached: bool = False
 
 
-def panels(*titles: str, size: tuple[float, float], **options: Any) -> tuple[Figure, list[Axes]]:
+def panels(*titles: str, size: tuple[float, float], xlabel: str = "noise level σ",
+           **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure with one styled panel for each title, side by side; the options are those of `Figure.subplots`."""
     from matplotlib.figure import Figure as Canvas
 
@@ -42,6 +43,7 @@ def panels(*titles: str, size: tuple[float, float], **options: Any) -> tuple[Fig
     for axes, title in zip(every, titles, strict=True):
         quiet(axes)
         axes.set_title(title, fontsize=10, color=INK, loc="left")
+        axes.set_xlabel(xlabel)
     return figure, every
 
 
@@ -116,14 +118,14 @@ def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) 
 
 def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: int = 100) -> None:
     """Save the eigenvalues of several datasets: all of them, and the leading ones (the paper's appendix)."""
-    figure, (all_components, first) = panels("all components", f"first {leading}", size=(9.5, 3.6))
-    for axes, count in ((all_components, None), (first, leading)):
+    figure, every = panels("all components", f"first {leading}", size=(9.5, 3.6), xlabel="component k")
+    for axes, count in zip(every, (None, leading), strict=True):
         for name, eigenvalues in spectra.items():
             values = np.asarray(eigenvalues)[:count]
             values = values[values > eigenvalues[0] * 1e-12]
             axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=name)
-        axes.set(xlabel="component k", ylabel="variance λ²")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+        axes.set_ylabel("variance λ²")
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)
 
 

@@ -47,8 +47,8 @@ def report_card_figure(levels: Sequence[Row], name: str) -> Figure:
     axes.fill_between(sigmas, low, high, color=INK, alpha=0.15, lw=0)
     axes.plot(sigmas, mean, "-o", color=INK, ms=4, lw=2, label=name)
     wide = max(high) > 3
-    axes.set(xscale="log", yscale="log" if wide else "linear", xlabel="noise level σ",
-             ylabel="held-out error / that of the linear filter", ylim=(None if wide else 0, max(1.6, 1.1 * max(high))))
+    axes.set(xscale="log", yscale="log" if wide else "linear", ylabel="held-out error / that of the linear filter",
+             ylim=(None if wide else 0, max(1.6, 1.1 * max(high))))
     axes.legend(frameon=False, fontsize=8, loc="best")
     return figure
 
@@ -62,6 +62,6 @@ def error_figure(rows: Sequence[Row], *, title: str) -> Figure:
         axes.loglog(sigmas, mean, "-o", ms=3, lw=1.6, color=f"C{k}", label=model)
         axes.fill_between(sigmas, low, high, alpha=0.15, color=f"C{k}", lw=0)
     least = min(row["mse"]["mean"] for row in rows)  # an interval may reach far below all means
-    axes.set(xlabel="noise level σ", ylabel="MSE to the held-out image", ylim=(max(least / 5, 1e-12), None))
+    axes.set(ylabel="MSE to the held-out image", ylim=(max(least / 5, 1e-12), None))
     axes.legend(frameon=False, fontsize=8)
     return figure
