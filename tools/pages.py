@@ -6,13 +6,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from perf.rows import DOCS, ROOT, results, rows_of
 
 from scorelens.report.figures import quiet
-from scorelens.report.report_card import ratio_line
 from tools.fields_page import fields_page
 from tools.methods_page import SCORES, methods_page
 from tools.results_page import readme_table, results_page
@@ -221,13 +221,13 @@ ZOO: Columns = {
     "data": lambda card: f"{card['data']['name']} {' x '.join(map(str, card['data']['shape']))}",
     "images": "{r[data][count]:,}", "parameters": "{r[parameters]:,}", "images seen": "{r[images_seen]:,}",
     "minutes": lambda card: f"{card['seconds'] / 60:.0f}",
-    "report card": lambda card: ratio_line(card["report_card"]["levels"]) if "report_card" in card else MISSING,
+    "report card": lambda card: _ratios(level["to_linear"]["mean"] for level in card["report_card"]["levels"])
+                   if "report_card" in card else MISSING,
     "worst / best formula": lambda card: _worst(card["report_card"]) if "report_card" in card else MISSING,
     "r2 with another seed": lambda card: _agreement(card["agreement"]) if "agreement" in card else MISSING}
 VARIANTS: Columns = {
     "variant": "{r.name}", "parameters": "{r.metrics[parameters]:,}", "images seen": "{r.settings[images_seen]:,}",
-    "held-out error / wiener": lambda row: " ".join(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}"
-                                                    for ratio in row.metrics["ratios"]),
+    "held-out error / wiener": lambda row: _ratios(row.metrics["ratios"]),
     "mean": "{r.metrics[mean_ratio]:.3f}"}
 DEMO: Columns = {
     "predicts the U-Net's samples": lambda row: row.label + (" *" if "chosen" in row.settings else ""), **SCORES}
@@ -240,6 +240,10 @@ def zoo_page(cards: Rows) -> str:
                f"![training of {name}](../{card['folder']}/loss.png)\n" for name, card in cards.items()]
     variants = [RECIPE, table(recipe, VARIANTS)] if recipe else []
     return "\n".join([ZOO_INTRODUCTION, table(cards.values(), ZOO), *variants, *figures])
+
+
+def _ratios(values: Iterable[float]) -> str:
+    return " ".join(f"{ratio:.3g}" if ratio >= 10 else f"{ratio:.2f}" for ratio in values)
 
 
 def _worst(report_card: dict[str, Any]) -> str:

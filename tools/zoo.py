@@ -32,8 +32,7 @@ from scorelens.networks.folders import load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.report.cards import model_card
-from scorelens.report.training import training_figure
+from scorelens.report.training import model_card, training_figure
 from scorelens.sampling import sample
 
 SNAPSHOTS = 6

@@ -10,6 +10,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from scorelens import distributed, progress
@@ -68,9 +69,10 @@ class Samples:
 
         if distributed.world().is_main:
             with fresh_folder(Path(folder)) as partial:
-                write_samples(self.images, self.steps, title, partial)
-                write_json(partial / "run.json", {"sigmas": [step.sigma for step in self.steps],
-                                                  "step_seconds": self.seconds, **(record or {})})
+                sigmas = [step.sigma for step in self.steps]
+                write_samples(self.images, sigmas, torch.stack([step.z.cpu() for step in self.steps]),
+                              torch.stack([step.x0_hat.cpu() for step in self.steps]), title, partial)
+                write_json(partial / "run.json", {"sigmas": sigmas, "step_seconds": self.seconds, **(record or {})})
         return Path(folder)
 
 

@@ -9,7 +9,7 @@ from tools.zoo import ZOO
 
 from scorelens import check_denoiser, load_images, load_network, zoo_names
 from scorelens.networks.zoo import another_seed, zoo_folder
-from scorelens.report.cards import model_card
+from scorelens.report.training import model_card
 from scorelens.types import ScorelensError
 
 # Networks of an earlier recipe: each leaves this list when its successor is committed.

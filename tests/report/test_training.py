@@ -2,8 +2,7 @@
 
 from PIL import Image
 
-from scorelens.report.cards import model_card
-from scorelens.report.training import training_figure
+from scorelens.report.training import model_card, training_figure
 
 
 def test_the_picture_has_a_second_panel_where_agreement_is_known(tmp_path):

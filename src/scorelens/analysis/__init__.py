@@ -1,1 +1,1 @@
-"""What one measures on any denoiser, as functions that return dataclasses."""
+"""Measurements on any denoiser, as functions that return dataclasses."""

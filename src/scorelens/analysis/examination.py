@@ -1,66 +1,57 @@
-"""`explain`: the verdict on one network. Is it trained, does it memorize, does it generalize, what explains it, where
-does it look?
+"""`explain`: the verdict on one network.
 
-How much is measured follows from the time given: every part is timed on a few images first.
+Is it trained? Does it memorize? Does it generalize? Which formula explains it? Which input pixels does it use?
+Each part is timed on a few images first; the time given then decides how much is measured.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, single_steps
-from scorelens.analysis.fields import (
-    Trajectories,
-    field_rows,
-    linearity_rows,
-    measured_fields,
-    nine_pixels,
-    wiener_fields,
-)
-from scorelens.analysis.models import build_model
+from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels
+from scorelens.analysis.models import build_model, named_network
+from scorelens.analysis.probes import PROBES
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
-from scorelens.analysis.verdict import Sentence, as_records, verdict
+from scorelens.analysis.verdict import Sentence, verdict
 from scorelens.data.images import ImageSet
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
 from scorelens.networks.adapters import Network
-from scorelens.networks.load import load_network
 from scorelens.noise import own_sigmas, seeded_noise
+from scorelens.report.explain import write_explanation
+from scorelens.report.figures import Figure
+from scorelens.report.tables import grouped
 from scorelens.results import noise_record, run_record
 from scorelens.sampling import Samples, sample
-from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 STEPS = 10
 NAME = "network"
 FORMULAS = ("optimal", "wiener", "kernel", "locality")
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
-BACKWARD = 3  # what a vector-Jacobian product costs, in calls
-PROBES = 16  # of linearity
+BACKWARD = 3  # cost of a vector-Jacobian product, in forward calls
 LEAST = 4  # samples of a formula
-SUSPICIOUS = 6  # samples that are shown
+SUSPICIOUS = 6  # samples in the picture
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What will be computed, and how long it should take."""
+    """How much will be measured, and the expected time."""
 
     samples: int
     held_out: int  # images of each split
-    models: Mapping[str, int]  # samples of each
-    left_out: Mapping[str, float]  # models that are too slow, and the seconds that the least of them would take
-    fields: int
-    seconds: Mapping[str, float]
+    models: Mapping[str, int]  # samples of each formula
+    left_out: Mapping[str, float]  # formulas that are too slow, and their seconds for LEAST samples
+    fields: int  # trajectories
+    seconds: Mapping[str, float]  # of each part
 
     def __str__(self) -> str:
         models = ", ".join(f"{name} ({count})" for name, count in self.models.items()) or "none"
@@ -74,7 +65,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Subject:
-    """The network, the data it was trained on, and data of the same kind that it has not seen."""
+    """The network, its training images, and images of the same kind that it was not trained on."""
 
     network: Network
     images: ImageSet
@@ -97,18 +88,18 @@ class Subject:
 
 @dataclass(frozen=True)
 class Findings:
-    """Everything measured: numbers for the record, images and fields for the pictures."""
+    """All results: numbers for the record, images and fields for the pictures."""
 
     numbers: dict[str, Any]
     suspicious: Tensor  # [K, C, H, W], the samples nearest to training images, by ratio
     nearest: Tensor  # those training images
-    fields: Mapping[str, Tensor] = field(default_factory=dict)  # of the centre: [levels, H, W]
-    card: ReportCard | None = None  # None without held-out images
+    fields: Mapping[str, Tensor]  # of the centre pixel: [levels, H, W]
+    card: ReportCard | None  # None without held-out images
 
 
 @dataclass(frozen=True, eq=False)
 class Verdict:
-    """What a network learned, in sentences that each have a number and a threshold; and everything behind them."""
+    """What a network learned, in sentences with a number and a threshold each, and the results behind them."""
 
     sentences: list[Sentence]
     findings: Findings
@@ -131,13 +122,11 @@ class Verdict:
 
     def save(self, folder: str | Path) -> Path:
         """Write verdict.json, run.json, report.html and its pictures into a new folder."""
-        from scorelens.report.explain import write_explanation
-
-        found = self.findings
+        results = self.findings
         with fresh_folder(Path(folder)) as partial:
             for name in ("verdict.json", "run.json"):
                 write_json(partial / name, self.record)
-            write_explanation(self.record, found.suspicious, found.nearest, found.fields, partial, found.card)
+            write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card)
         return Path(folder)
 
 
@@ -145,34 +134,33 @@ def explain(network: str | Network, images: ImageSet, heldout: ImageSet | None =
             formulas: Sequence[str] = FORMULAS, minutes: float = 5.0, seed: int = 0,
             device: torch.device | str = "cpu", name: str | None = None, repeat: str = "",
             on_plan: Callable[[Plan], None] = lambda plan: None) -> Verdict:
-    """Explain a trained network: is it trained, does it memorize, does it generalize, what predicts it, where does it
-    look?
+    """Explain a trained network: is it trained, does it memorize, does it generalize, which formula predicts it, which
+    input pixels does it use?
 
     Args:
-        network: a zoo name, a folder, a hub id, or what load_network returns.
+        network: a zoo name, a folder, a hub id, or a result of load_network.
         images: its training images.
         heldout: images of the same kind that it was not trained on.
         formulas: closed-form denoisers that may explain it, with their options.
-        minutes: time to spend; how much is measured follows from it.
+        minutes: time to spend; it decides how much is measured.
         seed: the noise of sample k is drawn from seed + k.
-        name: what to call the network; by default its zoo name or folder.
+        name: name of the network; by default its zoo name or folder.
         repeat: the command that repeats this, for the page.
-        on_plan: called with the plan before it is carried out.
+        on_plan: called with the plan before anything is measured.
     """
     if not minutes > 0:
         raise ScorelensError(f"minutes must be a number > 0, got {minutes:g}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    called = name or (Path(network).name if isinstance(network, str) else NAME)
-    loaded = load_network(network, shape=images.shape) if isinstance(network, str) else network
+    loaded, name = named_network(network, images, name)
     subject = Subject(loaded, images, heldout, build_models(formulas, images), torch.device(device), seed)
     plan = make_plan(subject, 60 * minutes - (time.perf_counter() - clock))
     on_plan(plan)
     findings = examine(subject, plan)
     sentences = verdict(findings.numbers)
-    record = {"command": "explain", "network": {"name": called, **loaded.describe()}, "data": images.describe(),
+    record = {"command": "explain", "network": {"name": name, **loaded.describe()}, "data": images.describe(),
               "held_out": heldout.describe() if heldout is not None else None, "plan": asdict(plan),
               "noise": noise_record(range(seed, seed + plan.samples), subject.noise(plan.samples)),
-              "findings": findings.numbers, "verdict": as_records(sentences), "repeat": repeat,
+              "findings": findings.numbers, "verdict": [asdict(sentence) for sentence in sentences], "repeat": repeat,
               **run_record(started, clock, device)}
     return Verdict(sentences, findings, record)
 
@@ -182,7 +170,7 @@ def build_models(names: Sequence[str], images: ImageSet) -> dict[str, Denoiser]:
 
 
 def make_plan(subject: Subject, seconds: float) -> Plan:
-    """Time each part on a few images, and divide the time among them."""
+    """Time each part on a few images, and divide the time among the parts."""
     network = _seconds_per_image(subject.network, subject, 8)
     models = {name: _seconds_per_image(model, subject, 2) for name, model in subject.models.items()}
     samples = _fitting(SHARES["memorization"] * seconds, STEPS * network, 8, 256)
@@ -191,7 +179,7 @@ def make_plan(subject: Subject, seconds: float) -> Plan:
     held_out = min(available, _fitting(SHARES["generalization"] * seconds, per_image, 8, 256))
     share = SHARES["explanation"] * seconds / max(1, len(models))
     counts = {name: int(share / (2 * STEPS * each)) for name, each in models.items()}
-    quickest = min(models, key=lambda name: models[name], default=None)  # which is measured in any case
+    quickest = min(models, key=lambda name: models[name], default=None)  # is always measured
     chosen = {name: min(max(count, LEAST), 128) for name, count in counts.items() if count >= LEAST or name == quickest}
     per_field = STEPS * BACKWARD * network * (9 + PROBES)
     fields = _fitting(SHARES["locality"] * seconds, per_field, 2, 16)
@@ -203,41 +191,41 @@ def make_plan(subject: Subject, seconds: float) -> Plan:
 
 
 def examine(subject: Subject, plan: Plan) -> Findings:
-    """Carry the plan out."""
+    """Carry out the plan."""
     samples = subject.sample(subject.network, max(plan.samples, *plan.models.values(), 1), NAME)
-    memory, suspicious, nearest = memorization(subject, samples)
-    fields, pictures = locality(subject, plan.fields)
+    copies, suspicious, nearest = memorization(subject, samples)
+    levels, fields = locality(subject, plan.fields)
     card = None if subject.held_out is None else report_card(
         subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
         seed=subject.seed, device=subject.device, name=NAME)
-    numbers = {"report_card": card and card.describe(), "memorization": memory,
+    numbers = {"report_card": card and card.describe(), "memorization": copies,
                "generalization": generalization(subject, plan.held_out),
-               "explanation": explanation(subject, plan, samples), "locality": fields}
-    return Findings(numbers, suspicious, nearest, pictures, card)
+               "explanation": explanation(subject, plan, samples), "locality": levels}
+    return Findings(numbers, suspicious, nearest, fields, card)
 
 
 def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
-    """How near samples are to training images, beside how near held-out images are."""
-    found = novelty(samples.images, subject.images)
-    copied = int((found.ratio < MEMORIZED_RATIO).sum())
-    order = found.ratio.argsort()[:SUSPICIOUS]
-    numbers: dict[str, Any] = {"samples": len(found.ratio), "memorized": vars(share_interval(copied, len(found.ratio))),
-                               "novelty": summary(found.rms), "ratios": sorted(found.ratio.tolist())}
+    """Distances of samples, and of held-out images, to the training images; and the most suspicious samples."""
+    distances = novelty(samples.images, subject.images)
+    ratio, order = distances.ratio, distances.ratio.argsort()[:SUSPICIOUS]
+    copied = share_interval(int((ratio < MEMORIZED_RATIO).sum()), len(ratio))
+    numbers: dict[str, Any] = {"samples": len(ratio), "memorized": vars(copied), "novelty": summary(distances.rms),
+                               "ratios": sorted(ratio.tolist())}
     if subject.held_out is not None:
-        real = subject.held_out[:min(len(subject.held_out), 256)]
-        numbers["novelty_of_held_out"] = summary(novelty(real, subject.images).rms)
-    return numbers, samples.images[order].cpu(), subject.images[found.index[order].cpu()]
+        numbers["novelty_of_held_out"] = summary(novelty(subject.held_out[:256], subject.images).rms)
+    return numbers, samples.images[order].cpu(), subject.images[distances.index[order].cpu()]
 
 
 def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
-    """The error of one step on training and on held-out images, of the network and of the memorizing limit."""
+    """Single-step errors on training and held-out images, of the network and of the optimal denoiser."""
     if subject.held_out is None or count < 1:
         return None
     noise, levels = subject.noise(count), []
-    splits = [subject.images[_spread(len(subject.images), count)], subject.held_out[:count]]
+    spread = [k * len(subject.images) // count for k in range(count)]
+    splits = [x0.to(subject.device) for x0 in (subject.images[spread], subject.held_out[:count])]
     for name, model in {NAME: subject.network, "optimal": subject.models.get("optimal")}.items():
         if model is not None:
-            errors = [heldout_errors(model, x0.to(subject.device), noise, subject.sigmas, name) for x0 in splits]
+            errors = [heldout_errors(model, x0, noise, subject.sigmas, name) for x0 in splits]
             for sigma, training, held_out in zip(subject.sigmas, *errors, strict=True):
                 seen = training.mean().item()
                 levels.append({"model": name, "sigma": sigma, "training": summary(training),
@@ -247,40 +235,36 @@ def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
 
 
 def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str, Any]]:
-    """How well each formula predicts the network: whole samples, and single steps on the network's own path."""
+    """How well each formula predicts the network: whole samples, and single steps along the network's trajectory."""
     rows = []
     for name, count in plan.models.items():
         model, path = subject.models[name], samples.first(count)
-        found = subject.sample(model, count, name)
-        rows.append({"model": name, "samples": count, **agreement(found, path),
-                     "steps": single_steps(model, subject.network, path, "reference", f"{name}, single steps")})
+        rows.append({"model": name, "samples": count, **agreement(subject.sample(model, count, name), path),
+                     "steps": single_steps(model, path, f"{name}, single steps")})
     return rows
 
 
 def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
-    """The network's fields beside the Wiener filter's: how alike, how wide, how equivariant, how linear."""
-    pixels, models = nine_pixels(subject.images), {NAME: subject.network}
-    points = Trajectories(subject.noise(max(2, count)), subject.sigmas, STEPS)
-    linear = wiener_fields(fit_gaussian(subject.images), subject.images.shape, subject.sigmas, pixels)
-    found = measured_fields(NAME, models, points, pixels, None, "z")
-    probes = {row["sigma"]: row for row in linearity_rows(NAME, models, points)}
-    own = {row["sigma"]: row for row in field_rows("wiener", linear, linear)}
-    rows = field_rows(NAME, found, linear)
-    levels = [{"sigma": sigma, "trajectories": len(points.noise),
-               **{key: summary(torch.tensor([row[key] for row in rows if row["sigma"] == sigma], dtype=torch.float64))
-                  for key in ("cosine", "radius", "anisotropy")},
-               "equivariance": next(row["equivariance"] for row in rows if row["sigma"] == sigma),
-               "wiener_equivariance": own[sigma]["equivariance"],
-               "nonlinearity": probes[sigma]["nonlinearity"], "asymmetry": probes[sigma]["asymmetry"]}
-              for sigma in subject.sigmas]
-    centre = len(pixels) // 2
-    return levels, {name: fields.values[:, centre].sum(dim=1).cpu() for name, fields in
-                    ((NAME, found), ("wiener", linear))}
+    """The network's fields beside the Wiener filter's: numbers by noise level, and the fields of the centre pixel."""
+    pixels, points = nine_pixels(subject.images), Trajectories(subject.noise(max(2, count)), subject.sigmas, STEPS)
+    result = compare_fields({NAME: subject.network}, subject.images, pixels, points, linear=True)
+    own, wiener = (grouped(rows, "sigma") for rows in (result.rows, field_rows("", result.wiener, result.wiener)))
+    levels = []
+    for probe in result.linearity:
+        sigma = probe["sigma"]
+        levels.append({"sigma": sigma, "trajectories": len(points.noise),
+                       **{key: summary(torch.tensor([row[key] for row in own[sigma]], dtype=torch.float64))
+                          for key in ("cosine", "radius", "anisotropy")},
+                       "equivariance": own[sigma][0]["equivariance"],
+                       "wiener_equivariance": wiener[sigma][0]["equivariance"],
+                       "nonlinearity": probe["nonlinearity"], "asymmetry": probe["asymmetry"]})
+    return levels, {name: fields.values[:, len(pixels) // 2].sum(dim=1).cpu()
+                    for name, fields in {**result.fields, "wiener": result.wiener}.items()}
 
 
 @torch.no_grad()
 def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
-    """The mean over three noise levels, after a call that allocates what is kept."""
+    """The mean over three noise levels, after a first call that fills caches."""
     z, levels = subject.noise(count), [subject.sigmas[k] for k in (1, STEPS // 2, STEPS - 2)]
     model(z * levels[0], levels[0])
     clock = time.perf_counter()
@@ -291,9 +275,3 @@ def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
 
 def _fitting(seconds: float, each: float, least: int, most: int) -> int:
     return max(least, min(most, int(seconds / max(each, 1e-9))))
-
-
-def _spread(count: int, wanted: int) -> list[int]:
-    """Indices from first to last."""
-    return [k * count // wanted for k in range(wanted)]
-

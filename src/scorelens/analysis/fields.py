@@ -1,14 +1,13 @@
-"""Sensitivity fields of denoisers, measured along trajectories or on noisy images, and their properties as numbers: how
-alike two fields are, how far one reaches, how equivariant they are."""
+"""Sensitivity fields of denoisers along trajectories or on noisy images, and numbers that describe them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
@@ -20,21 +19,20 @@ from scorelens.data.images import ImageSet
 from scorelens.files import fresh_folder, write_json
 from scorelens.jacobian import Fields, Pixel, mean_fields
 from scorelens.networks.adapters import Network
+from scorelens.report.fields import cosine_table, curves_figure, write_fields
+from scorelens.report.figures import Figure
 from scorelens.sampling import Step, sample
 from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
 from scorelens.types import Denoiser, Shape
 from scorelens.validation import check_sigma, wide_dtype
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-EPSILON = "@epsilon"  # after a model's name: the field of the noise that it predicts
+EPSILON = "@epsilon"  # suffix of a model's name: the field of the noise that it predicts
 Field = Float[Tensor, "c h w"]
 
 
 def wiener_fields(stats: GaussianStats, shape: Shape, sigmas: Sequence[float], pixels: Sequence[Pixel],
                   channel: int | None = None) -> Fields:
-    """The Wiener filter's fields, in closed form: rows of W, summed over the output channels unless one is given."""
+    """The Wiener filter's fields in closed form: rows of W, summed over the output channels unless one is given."""
     c, h, w = shape
     u = stats.eigenvectors  # [D, K]
     rows = u.view(c, h, w, -1)[:, [p[0] for p in pixels], [p[1] for p in pixels]]  # [C, P, K]
@@ -51,39 +49,34 @@ def cosine(a: Tensor, b: Tensor) -> float:
 
 
 def radius(field: Field, pixel: Pixel) -> float:
-    """The rms distance from the output pixel at which the field's absolute values lie, in pixels."""
-    moments = _second_moments(field, pixel)
-    return math.sqrt(max(0.0, moments.trace().item()))
+    """The rms distance from the output pixel in pixels, weighted by the field's absolute values."""
+    return math.sqrt(max(0.0, _second_moments(field, pixel).trace().item()))
 
 
 def anisotropy(field: Field, pixel: Pixel) -> float:
-    """1 - narrow / wide: 0 for a round field, towards 1 for a line."""
+    """1 - smaller / larger standard deviation of the field: 0 for a round one, 1 for a line."""
     narrow, wide = torch.linalg.eigvalsh(_second_moments(field, pixel)).clamp(min=0).sqrt().tolist()
     return 1 - narrow / wide if wide > 0 else 0.0
 
 
 def _second_moments(field: Field, pixel: Pixel) -> Float[Tensor, "2 2"]:
-    """Second moments of position about the pixel, weighted by the absolute values."""
+    """Second moments of position about the pixel, weighted by the field's absolute values."""
     mass = field.double().abs().sum(dim=0)  # [H, W]
     rows, columns = torch.meshgrid(*(torch.arange(side, dtype=torch.float64, device=mass.device) - centre
                                      for side, centre in zip(mass.shape, pixel, strict=True)), indexing="ij")
-    place = torch.stack([rows.flatten(), columns.flatten()])  # [2, H*W]
+    offsets = torch.stack([rows.flatten(), columns.flatten()])  # [2, H*W]
     total = mass.sum()
-    return (place * mass.flatten()) @ place.T / total if total > 0 else torch.zeros(2, 2, dtype=torch.float64)
+    return (offsets * mass.flatten()) @ offsets.T / total if total > 0 else torch.zeros(2, 2, dtype=torch.float64)
 
 
 def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:
-    """Mean cosine of the fields of different pixels, moved on top of each other, where both are defined.
-
-    1 if the field is the same everywhere, as a convolution's is.
-    """
-    pairs = list(combinations(range(len(pixels)), 2))
-    scores = [cosine(*_overlap(fields[i], pixels[i], fields[j], pixels[j])) for i, j in pairs]
+    """Mean cosine of the fields of different pixels, shifted to one pixel, where they overlap: 1 for a convolution."""
+    scores = [cosine(*_overlap(*a, *b)) for a, b in combinations(zip(fields, pixels, strict=True), 2)]
     return sum(scores) / len(scores) if scores else 1.0
 
 
 def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
-    """The parts of both fields that lie on the image when the two pixels are moved on top of each other."""
+    """The parts of both fields that overlap when the two pixels are shifted to the same position."""
     h, w = a.shape[1:]
     up, left = min(at[0], bt[0]), min(at[1], bt[1])
     down, right = min(h - at[0], h - bt[0]), min(w - at[1], w - bt[1])
@@ -92,16 +85,16 @@ def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
 
 
 class Trajectories:
-    """Points at which fields are measured: steps of trajectories, each sampled once."""
+    """Points at which to measure fields: steps of trajectories, each sampled once."""
 
     def __init__(self, noise: Tensor, sigmas: Sequence[float], levels: int) -> None:
         self.noise, self.sigmas, self.levels = noise, sigmas, chosen_levels(sigmas, levels)
         self._sampled: dict[str, list[Step]] = {}
 
     def steps(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
-        """Steps of a network's own trajectory; for a formula those of the first network, else its own."""
-        guide = name if isinstance(models[name], Network) else next(
-            (other for other, model in models.items() if isinstance(model, Network)), name)
+        """Steps of a network's own trajectory; for a formula, of the first network's or else its own."""
+        networks = [other for other, model in models.items() if isinstance(model, Network)]
+        guide = name if name in networks else (networks or [name])[0]
         if guide not in self._sampled:
             with torch.no_grad():
                 steps = sample(models[guide], self.noise, self.sigmas, label=f"{guide}, trajectory").steps
@@ -110,10 +103,12 @@ class Trajectories:
 
 
 class NoisyImages:
-    """Points at which fields are measured: noisy images of the data, the same for all models."""
+    """Points at which to measure fields: noisy images of the data, the same for all models, highest noise first."""
 
-    def __init__(self, x0: Tensor, noise: Tensor, sigmas: Sequence[float]) -> None:
-        self._steps = [Step(sigma, x0 + sigma * noise, x0, x0) for sigma in sigmas]
+    def __init__(self, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
+        x0 = images[[k % len(images) for k in range(len(noise))]].to(noise)
+        self._steps = [Step(sigma, x0 + sigma * noise, x0, x0)
+                       for sigma in sorted(map(check_sigma, sigmas), reverse=True)]
 
     def steps(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
         return self._steps
@@ -122,52 +117,40 @@ class NoisyImages:
 Points = Trajectories | NoisyImages
 
 
-def at_levels(images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> NoisyImages:
-    """Noisy images of the data at the levels given, from high to low."""
-    levels = sorted((check_sigma(sigma) for sigma in sigmas), reverse=True)
-    return NoisyImages(images[[k % len(images) for k in range(len(noise))]].to(noise), noise, levels)
+def _points(name: str, models: Mapping[str, Denoiser], points: Points, label: str) -> Iterator[Step]:
+    """The steps at which to measure a model; for a formula, whose rounding errors matter, in float64 if possible."""
+    steps = points.steps(name, models)
+    for step in progress.track(steps, f"{name}, {label}", len(steps), unit="level"):
+        yield step if isinstance(models[name], Network) else replace(step, z=step.z.to(wide_dtype(step.z)))
 
 
 def measured_fields(name: str, models: Mapping[str, Denoiser], points: Points, pixels: Sequence[Pixel],
                     channel: int | None, wrt: Literal["z", "x_t"]) -> Fields:
     """The mean fields of one model."""
-    model, steps = models[name], points.steps(name, models)
-    if not isinstance(model, Network):
-        steps = [_wide(step) for step in steps]
-    tracked = progress.track(steps, f"{name}, fields", len(steps), unit="level")
     of: Literal["x0", "epsilon"] = "epsilon" if name.endswith(EPSILON) else "x0"
-    return mean_fields(model, tracked, pixels, channel=channel, of=of, wrt=wrt)
-
-
-def _wide(step: Step) -> Step:
-    """In float64 where the device has it: at low noise a formula's field is a small difference of large numbers."""
-    return replace(step, z=step.z.to(wide_dtype(step.z)))
+    return mean_fields(models[name], _points(name, models, points, "fields"), pixels, channel=channel, of=of, wrt=wrt)
 
 
 def linearity_rows(name: str, models: Mapping[str, Denoiser], points: Points) -> list[dict[str, Any]]:
-    """How far a model is from linear at each point, between each noisy image and the next of the batch."""
-    rows = []
-    steps = points.steps(name, models)
-    for point in progress.track(steps, f"{name}, linearity", len(steps), unit="level"):
-        step = point if isinstance(models[name], Network) else _wide(point)
-        found = linearity(models[name], step.z, step.z.roll(1, dims=0), step.sigma)
-        rows.append({"model": name, "sigma": step.sigma, **asdict(found)})
-    return rows
+    """Nonlinearity and asymmetry of a model at each noise level, between each noisy image and the next of the batch."""
+    return [{"model": name, "sigma": step.sigma,
+             **asdict(linearity(models[name], step.z, step.z.roll(1, dims=0), step.sigma))}
+            for step in _points(name, models, points, "linearity")]
 
 
-def field_rows(name: str, found: Fields, linear: Fields) -> list[dict[str, Any]]:
-    """The numbers of each field, by noise level and pixel."""
+def field_rows(name: str, measured: Fields, linear: Fields) -> list[dict[str, Any]]:
+    """Numbers that describe each field, by noise level and pixel."""
     rows = []
-    for sigma, fields, wiener in zip(found.sigmas, found.values.cpu(), linear.values, strict=True):
-        alike = equivariance(fields, found.pixels)
+    for sigma, fields, wiener in zip(measured.sigmas, measured.values.cpu(), linear.values, strict=True):
+        shared = equivariance(fields, measured.pixels)
         rows += [{"model": name, "sigma": sigma, "pixel": list(pixel), "cosine": cosine(field, row),
-                  "radius": radius(field, pixel), "anisotropy": anisotropy(field, pixel), "equivariance": alike}
-                 for pixel, field, row in zip(found.pixels, fields, wiener, strict=True)]
+                  "radius": radius(field, pixel), "anisotropy": anisotropy(field, pixel), "equivariance": shared}
+                 for pixel, field, row in zip(measured.pixels, fields, wiener, strict=True)]
     return rows
 
 
 def chosen_levels(sigmas: Sequence[float], count: int) -> list[int]:
-    """Which steps of a trajectory are measured: `count` of them, evenly spread from first to last."""
+    """Indices of `count` steps of a trajectory, evenly spread from first to last."""
     count = min(count, len(sigmas))
     return sorted({round(k * (len(sigmas) - 1) / max(1, count - 1)) for k in range(count)})
 
@@ -180,29 +163,24 @@ def nine_pixels(images: ImageSet) -> list[Pixel]:
 
 @dataclass(frozen=True, eq=False)
 class FieldComparison:
-    """The mean fields of several models, and their properties beside those of the Wiener filter."""
+    """The mean fields of several models, and numbers that describe them beside the Wiener filter's."""
 
     fields: Mapping[str, Fields]
+    wiener: Fields  # in closed form
     rows: list[dict[str, Any]]  # by model, noise level and pixel
-    linearity: list[dict[str, Any]]  # by model and noise level; empty if not probed
+    linearity: list[dict[str, Any]]  # by model and noise level; empty if not measured
     title: str
 
     def table(self) -> str:
         """Cosine with the Wiener field by noise level, mean over the pixels, as Markdown."""
-        from scorelens.report.fields import cosine_table
-
         return cosine_table(self.rows)
 
     def figure(self) -> Figure:
-        """Likeness to the Wiener filter, reach and equivariance against the noise level."""
-        from scorelens.report.fields import curves_figure
-
+        """Cosine with the Wiener field, reach and equivariance by noise level."""
         return curves_figure(self.rows)
 
     def save(self, folder: str | Path, record: Mapping[str, Any] | None = None) -> Path:
-        """Write rows.jsonl, run.json, table.md, the fields as arrays, and pictures into a new folder."""
-        from scorelens.report.fields import write_fields
-
+        """Write rows.jsonl, run.json, table.md, the fields as arrays, and figures into a new folder."""
         with fresh_folder(Path(folder)) as partial:
             write_json(partial / "run.json", {**(record or {}), "rows": self.rows, "linearity": self.linearity})
             write_fields(self.fields, self.rows, self.linearity, self.title, partial)
@@ -212,20 +190,20 @@ class FieldComparison:
 def compare_fields(models: Mapping[str, Denoiser], images: ImageSet, pixels: Sequence[Pixel], points: Points, *,
                    channel: int | None = None, wrt: Literal["z", "x_t"] = "z", linear: bool = False,
                    ) -> FieldComparison:
-    """Measure the fields of denoisers and networks at these output pixels, beside the Wiener filter's.
+    """Measure the fields of denoisers and networks at output pixels, beside the Wiener filter's.
 
     Args:
-        models: by name; with @epsilon after it, the field of the noise that the prediction implies.
-        images: whose Wiener filter they are compared with.
-        pixels: (row, column) of outputs.
-        points: where to measure: Trajectories, or noisy images (at_levels).
+        models: denoisers by name; the suffix @epsilon means the field of the predicted noise.
+        images: the data of the Wiener filter.
+        pixels: (row, column) of the outputs.
+        points: where to measure: along Trajectories, or on NoisyImages.
         channel: of the output; by default the sum over all.
         wrt: with respect to z, or to DDPM's x_t.
-        linear: also probe how linear each model is, and how symmetric its Jacobian.
+        linear: also measure how linear each model is, and how symmetric its Jacobian.
     """
     fields = {name: measured_fields(name, models, points, pixels, channel, wrt) for name in models}
     sigmas = next(iter(fields.values())).sigmas
     wiener = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels, channel)
     rows = [row for name in models for row in field_rows(name, fields[name], wiener)]
-    probed = [row for name in models for row in linearity_rows(name, models, points)] if linear else []
-    return FieldComparison(fields, rows, probed, f"Sensitivity fields on {images.name}")
+    probes = [row for name in models for row in linearity_rows(name, models, points)] if linear else []
+    return FieldComparison(fields, wiener, rows, probes, f"Sensitivity fields on {images.name}")

@@ -1,12 +1,12 @@
-"""How visible a mark of the data is in the fields of a network, and how much of it the network passes."""
+"""A mark added to the data: its visibility in a network's fields, and the network's gain along it."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,22 +18,22 @@ from scorelens.analysis.probes import gain_along
 from scorelens.files import fresh_folder, write_json
 from scorelens.jacobian import Pixel, mean_fields
 from scorelens.networks.adapters import Network
-from scorelens.sampling import Step, sample
+from scorelens.report.fields import Strip, field_figure, gain_figure
+from scorelens.report.figures import Figure
+from scorelens.report.tables import grouped, markdown
+from scorelens.sampling import sample
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-FAR = 6 / 32  # of the shorter side of the image
-MARK_LEVELS = (0.0, 2.1)  # noise levels where marks are looked for: gamma 0.1 has a signal-to-noise ratio > 0.1 there
-MARK_VISIBLE = 0.2  # mean visibility over those levels; the Wiener filter of leaves has 0.01, marked 0.23 and 0.53
+FAR = 6 / 32  # distance from the output pixel, in shorter sides of the image
+MARK_LEVELS = (0.0, 2.1)  # noise levels of the mean visibility: gamma 0.1 has a signal-to-noise ratio > 0.1 there
+MARK_VISIBLE = 0.2  # mean visibility of a visible mark; the Wiener filter of leaves has 0.01, of marked ones 0.23, 0.53
 COLOUR_VARIANCE = 1 / 3  # of Uniform[-1, 1]
-MARKED_SNR = 0.1  # of the mark: noise levels above it get a frame, as in the paper
+MARKED_SNR = 0.1  # noise levels at which the mark has a higher signal-to-noise ratio get a frame, as in the paper
 PIXELS = 8  # of the mark, whose fields are measured
 
 
 @dataclass(frozen=True)
 class MarkedFields:
-    """One network: its fields at pixels of the mark, same channel in and out, and the numbers read off them."""
+    """One network: its fields at pixels of the mark, same channel in and out, and their numbers by noise level."""
 
     name: str
     gamma: float
@@ -43,32 +43,28 @@ class MarkedFields:
 
 def measure_mark(name: str, network: Network, mask: np.ndarray, noise: Tensor,
                  sigmas: Sequence[float]) -> MarkedFields:
-    """Fields and gains of one network along its own trajectory."""
+    """The fields of one network along its own trajectory, its gain along the mark and the mark's visibility."""
     gamma = float(network.card.get("data", {}).get("gamma", 0.0))
     with torch.no_grad():
         steps = sample(network, noise, sigmas, label=f"{name}, trajectory").steps
     pixels, channels = mark_pixels(mask), range(noise.shape[1])
     tracked = progress.track(channels, f"{name}, fields", len(channels), unit="channel")
-    fields = [mean_fields(network, steps, pixels, channel=c).values[:, :, c] for c in tracked]
-    maps = torch.stack(fields).mean(dim=0).cpu().double().numpy()  # [S, P, H, W]
-    return MarkedFields(name, gamma, maps, list(rows_of(name, gamma, network, steps, maps, mask)))
-
-
-def rows_of(name: str, gamma: float, network: Network, steps: Sequence[Step], maps: np.ndarray,
-            mask: np.ndarray) -> Iterator[dict[str, Any]]:
-    """The gain along the mark beside the prediction, and how visible the mark is, by noise level."""
-    pattern = torch.zeros(steps[0].z.shape[1:])
+    by_channel = [mean_fields(network, steps, pixels, channel=c).values[:, :, c] for c in tracked]
+    maps = torch.stack(by_channel).mean(dim=0).cpu().double()  # [S, P, H, W]
+    pattern = torch.zeros(noise.shape[1:])
     pattern[0] = torch.from_numpy(mask)
+    rows = []
     for step, fields in zip(steps, maps, strict=True):
-        seen = [mark_visibility(torch.from_numpy(f), p, mask) for f, p in zip(fields, mark_pixels(mask), strict=True)]
-        yield {"network": name, "gamma": gamma, "sigma": step.sigma, "visibility": float(np.mean(seen)),
-               "gain": gain_along(network, step.z, step.sigma, pattern).mean().item(),
-               "predicted": float(predicted_sensitivity(mask, gamma, step.sigma)),
-               "snr": mark_snr(mask, gamma, step.sigma)}
+        visibility = [mark_visibility(field, pixel, mask) for field, pixel in zip(fields, pixels, strict=True)]
+        rows.append({"network": name, "gamma": gamma, "sigma": step.sigma, "visibility": float(np.mean(visibility)),
+                     "gain": gain_along(network, step.z, step.sigma, pattern).mean().item(),
+                     "predicted": predicted_sensitivity(mask, gamma, step.sigma),
+                     "snr": mark_variance(mask, gamma) / step.sigma**2})
+    return MarkedFields(name, gamma, maps.numpy(), rows)
 
 
 def mark_pixels(mask: np.ndarray) -> list[Pixel]:
-    """Pixels spread over the mark."""
+    """Up to eight pixels spread over the mark."""
     positions = np.argwhere(mask)
     chosen = np.linspace(0, len(positions) - 1, min(PIXELS, len(positions))).round().astype(int)
     return [(int(row), int(column)) for row, column in positions[chosen]]
@@ -79,24 +75,19 @@ def mark_variance(mask: Bool[np.ndarray, "h w"], gamma: float) -> float:
     return float(gamma**2 * mask.sum() * COLOUR_VARIANCE)
 
 
-def mark_snr(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float) -> float:
-    """g / sigma^2"""
-    return mark_variance(mask, gamma) / sigma**2
-
-
 def predicted_sensitivity(mask: Bool[np.ndarray, "h w"], gamma: float, sigma: float, variance: float = 0.0) -> float:
     """The Wiener filter's gain along the mark: (v + g) / (v + g + sigma^2), g = gamma^2 ||s||^2 / 3.
 
-    `variance` is that of the unedited data along the mark, where the mark is an eigenvector of theirs.
+    `variance` is that of the unedited data along the mark, if the mark is an eigenvector of their covariance.
     """
     total = variance + mark_variance(mask, gamma)
     return total / (total + sigma**2)
 
 
 def mark_visibility(field: Float[Tensor, "h w"], pixel: Pixel, mask: Bool[np.ndarray, "h w"]) -> float:
-    """Does a mark show in the field of one of its pixels? The correlation of field and mark, far from the pixel.
+    """The correlation of field and mark over the input pixels far from the output pixel.
 
-    Near it every field is large, mark or no mark; so only input pixels farther than FAR count.
+    Near the output pixel every field is large, with or without a mark.
     """
     rows, columns = np.indices(mask.shape)
     far = np.hypot(rows - pixel[0], columns - pixel[1]) > FAR * min(mask.shape)
@@ -105,17 +96,15 @@ def mark_visibility(field: Float[Tensor, "h w"], pixel: Pixel, mask: Bool[np.nda
 
 
 def visible_by_network(rows: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The mean visibility of a mark in the fields of each network, over the noise levels that are looked at."""
-    found: dict[str, list[float]] = {}
-    for row in rows:
-        if MARK_LEVELS[0] <= row["sigma"] <= MARK_LEVELS[1]:
-            found.setdefault(row["network"], []).append(row["visibility"])
-    return {name: float(np.mean(values)) for name, values in found.items()}
+    """The mark's mean visibility in the fields of each network, over the noise levels MARK_LEVELS."""
+    low, high = MARK_LEVELS
+    return {name: float(np.mean([row["visibility"] for row in own]))
+            for name, own in grouped((row for row in rows if low <= row["sigma"] <= high), "network").items()}
 
 
 @dataclass(frozen=True, eq=False)
 class MarkExperiment:
-    """The W experiment: a mark in the fields of networks trained on marked data, and not in those of others."""
+    """The W experiment: a mark shows in the fields of networks trained on marked data, and not in others."""
 
     networks: list[MarkedFields]
     mask: Bool[np.ndarray, "h w"]
@@ -126,28 +115,23 @@ class MarkExperiment:
         return [row for network in self.networks for row in network.rows]
 
     def table(self) -> str:
-        """The visibility of the mark in each network's fields, as Markdown."""
-        from scorelens.report.fields import visibility_table
-
-        return visibility_table({one.name: one.gamma for one in self.networks}, visible_by_network(self.rows),
-                                MARK_VISIBLE)
+        """The mark's visibility in each network's fields, as Markdown."""
+        visible = visible_by_network(self.rows)
+        return markdown(["network", "gamma", "visibility", "visible"],
+                        [[one.name, f"{one.gamma:g}", f"{visible[one.name]:.3f}",
+                          "yes" if visible[one.name] > MARK_VISIBLE else "no"] for one in self.networks])
 
     def figure(self) -> Figure:
-        """The gain along the mark, measured and predicted, and its visibility, by noise level."""
-        from scorelens.report.fields import gain_figure
-
+        """The gain along the mark, measured and predicted, and the mark's visibility, by noise level."""
         return gain_figure(self.rows)
 
     def save(self, folder: str | Path, record: Mapping[str, Any] | None = None) -> Path:
         """Write rows.jsonl, run.json, table.md, fields.png and gain.png into a new folder."""
-        from scorelens.report.fields import Strip, field_figure
-
         pixels = mark_pixels(self.mask)
         middle = len(pixels) // 2
         strips = [Strip(one.name, one.maps[:, middle], pixels[middle],
                         f"γ = {one.gamma:g}" if one.gamma else "plain data",
-                        [mark_snr(self.mask, one.gamma, sigma) > MARKED_SNR for sigma in self.sigmas])
-                  for one in self.networks]
+                        [row["snr"] > MARKED_SNR for row in one.rows]) for one in self.networks]
         with fresh_folder(Path(folder)) as partial:
             (partial / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
             (partial / "table.md").write_text(self.table() + "\n")
@@ -161,6 +145,6 @@ class MarkExperiment:
 
 def mark_experiment(networks: Mapping[str, Network], mask: Bool[np.ndarray, "h w"], noise: Tensor,
                     sigmas: Sequence[float]) -> MarkExperiment:
-    """Look for a mark in the fields of networks, along trajectories from this noise."""
-    found = [measure_mark(name, network, mask, noise, sigmas) for name, network in networks.items()]
-    return MarkExperiment(found, mask, list(sigmas))
+    """Measure a mark in the fields of networks, along their trajectories from this noise."""
+    measured = [measure_mark(name, network, mask, noise, sigmas) for name, network in networks.items()]
+    return MarkExperiment(measured, mask, list(sigmas))

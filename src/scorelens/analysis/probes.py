@@ -1,4 +1,4 @@
-"""Probes that need nothing but vector-Jacobian products: how linear a denoiser is, and its gain along a pattern."""
+"""Linearity of a denoiser and its gain along a pattern, from vector-Jacobian products alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PROBES = 16  # random directions
 
 @dataclass(frozen=True)
 class Linearity:
-    """How far a denoiser is from linear at one noise level. Both are 0 for the Wiener filter."""
+    """Deviations of a denoiser from a symmetric linear map at one noise level. Both are 0 for the Wiener filter."""
 
     nonlinearity: float  # ||f(z') - f(z) - J (z' - z)||^2 / ||f(z') - f(z)||^2
     asymmetry: float  # ||J - J^T|| / (2 ||J||), at most 1
@@ -24,10 +24,10 @@ class Linearity:
 
 def linearity(denoiser: Denoiser, z: Float[Tensor, "b c h w"], other: Float[Tensor, "b c h w"], sigma: float, *,
               probes: int = PROBES, seed: int = 0) -> Linearity:
-    """Predict the change from z to `other` by the Jacobian at z, in random directions u.
+    """Compare the change from z to `other` with the Jacobian's prediction at z, in random directions u.
 
-    u^T (f(z') - f(z)) against (J^T u)^T (z' - z), and u^T J v against v^T J u: both sides need J^T u alone. The means
-    of their squares over random u are the squared norms in the definitions.
+    u^T (f(z') - f(z)) is compared with (J^T u)^T (z' - z), and u^T J v with v^T J u: both need J^T u alone. The mean
+    squares over random u are the squared norms in the definitions.
     """
     draw = torch.Generator().manual_seed(seed)
     directions = torch.randn(probes, *z.shape[1:], generator=draw).to(z)  # [m, C, H, W]
@@ -44,7 +44,7 @@ def linearity(denoiser: Denoiser, z: Float[Tensor, "b c h w"], other: Float[Tens
 
 
 def gain_along(denoiser: Denoiser, z: Tensor, sigma: float, pattern: Float[Tensor, "c h w"]) -> Float[Tensor, "b"]:
-    """u^T J u for the unit vector u along the pattern: what share of that pattern in z comes out again."""
+    """u^T J u for the unit vector u along the pattern: the share of the pattern in z that remains in x0_hat."""
     u = (pattern / pattern.norm()).to(z)
     return (pull_back(denoiser, z, sigma, u) * u).flatten(1).sum(dim=1)
 

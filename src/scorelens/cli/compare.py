@@ -21,17 +21,17 @@ def compare(images: ImageSet, reference: str, *, model: Sequence[str] = (), num:
         reference: the network: a zoo name, a folder saved by diffusers, or a hub id.
         model: denoisers, with options after a colon (locality:threshold=0.05,softmax=batch-mean), and other networks;
             of several values (threshold=0.02/0.05) the one with the best r2 on other noise is reported. By default all
-            denoisers, for images of up to 16 x 16; for larger ones those that take seconds an image.
+            denoisers for images of up to 16 x 16, and the fast ones for larger images.
         label: class of a class-conditional reference, a number or null.
         trust_pickle: read weights saved as a pickle.
-        skip_single_steps: only whole samples; takes half of the time.
+        skip_single_steps: compare whole samples only, in half the time.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/compare-...
     """
     name = Path(reference).name
     folder = output_folder("compare", f"{images.name}-{name}", out)
-    wanted = int(label) if label is not None and label.isdigit() else label
-    network = load_network(reference, shape=images.shape, label=wanted, trust_pickle=trust_pickle)
+    class_label = int(label) if label is not None and label.isdigit() else label
+    network = load_network(reference, shape=images.shape, label=class_label, trust_pickle=trust_pickle)
     result = comparison.compare(network, images, model, num=num, steps=steps, seed=seed, tuning_seed=tuning_seed,
                                 with_single_steps=not skip_single_steps,
                                 device=choose_device(device), name=name)

@@ -1,4 +1,4 @@
-"""`scorelens explain`: the verdict on one's own model."""
+"""`scorelens explain`: the verdict on a trained network."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
             formulas: Sequence[str] = examination.FORMULAS, minutes: float = 5.0,
             fail_if_memorized: float | None = None, seed: int = 0, trust_pickle: bool = False, device: str = "auto",
             out: Path | None = None) -> Path:
-    """Explain a trained network: does it memorize, does it generalize, what predicts it, where does it look?
+    """Explain a trained network: does it memorize, does it generalize, which formula predicts it, which pixels it uses.
 
     Args:
-        checkpoint: the network: a folder saved by diffusers, a name of the zoo, or a hub id.
+        checkpoint: the network: a folder saved by diffusers, a zoo name, or a hub id.
         holdout: a source of images of the same kind that it was not trained on; by default the data's test split (if
-            the network has seen that too, give --split all, and a holdout).
+            the network was trained on that too, give --split all and a holdout).
         fail_if_memorized: exit with code 1 if more than this share of the samples copies a training image.
         trust_pickle: read weights saved as a pickle.
         device: auto, cuda, mps or cpu.
@@ -33,13 +33,13 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
     """
     if fail_if_memorized is not None and not 0 <= fail_if_memorized < 1:
         raise ScorelensError(f"fail_if_memorized is a share, at least 0 and below 1; got {fail_if_memorized:g}")
-    name, chosen = Path(checkpoint).name, choose_device(device)
+    name, torch_device = Path(checkpoint).name, choose_device(device)
     network = load_network(checkpoint, shape=images.shape, trust_pickle=trust_pickle)
     heldout = _held_out(images, holdout, test)
     folder = output_folder("explain", name, out)
     options = {"holdout": holdout, "formulas": formulas, "minutes": minutes, "seed": seed, "trust-pickle": trust_pickle}
-    result = examination.explain(network, images, heldout, formulas=formulas, minutes=minutes, seed=seed, device=chosen,
-                                 name=name, repeat=_repeat(images, checkpoint, options),
+    result = examination.explain(network, images, heldout, formulas=formulas, minutes=minutes, seed=seed,
+                                 device=torch_device, name=name, repeat=_repeat(images, checkpoint, options),
                                  on_plan=lambda plan: print(f"{name} on {images.name}: {plan}"))
     result.save(folder)
     print(f"{result.table()}\npage: {folder / 'report.html'}")
@@ -50,14 +50,14 @@ def explain(images: ImageSet, checkpoint: str, *, holdout: str | None = None, te
 
 
 def _repeat(images: ImageSet, checkpoint: str, options: Mapping[str, Any]) -> str:
-    """The command that does it all again, with the flags of the data too."""
-    about = {"data": images.name, "split": images.split, **images.record, **options}
-    about["data-seed"] = images.record.get("seed")
-    about["resolution"] = "x".join(map(str, images.record.get("resolution", ())))
+    """The command that repeats this run, with the flags of the data."""
+    values = {"data": images.name, "split": images.split, **images.record, **options}
+    values["data-seed"] = images.record.get("seed")
+    values["resolution"] = "x".join(map(str, images.record.get("resolution", ())))
     words = ["scorelens", "explain", checkpoint]
     for flag in ("data", "split", "limit", "data-seed", "classes", "resolution", "channels", "flips", "mark", "gamma",
                  *options):
-        match about.get(flag):
+        match values.get(flag):
             case None | False | "":
                 pass
             case True:
@@ -70,10 +70,10 @@ def _repeat(images: ImageSet, checkpoint: str, options: Mapping[str, Any]) -> st
 
 
 def _held_out(images: ImageSet, holdout: str | None, test: ImageSet | None) -> ImageSet | None:
-    """What was given, else the test split; of images in the shape of the data."""
+    """The images of `holdout` in the shape of the data, by default the test split of data that are a train split."""
     if holdout is None:
         return test if images.describe()["split"] == "train" else None
-    found = load_images(holdout, resolution=images.shape[1:], channels=images.shape[0])
-    if found.fingerprint == images.fingerprint:
+    heldout = load_images(holdout, resolution=images.shape[1:], channels=images.shape[0])
+    if heldout.fingerprint == images.fingerprint:
         raise ScorelensError("the held-out images are the training images themselves")
-    return found
+    return heldout

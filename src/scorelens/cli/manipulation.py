@@ -1,4 +1,4 @@
-"""`scorelens manipulation`: the W experiment. Edit the data's correlations, and the network's fields follow."""
+"""`scorelens manipulation`: the W experiment. A mark in the training data shows in the fields of the network."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from scorelens.types import ScorelensError
 
 def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", num: int = 16, steps: int = 10,
                  seed: int = 0, device: str = "auto", out: Path | None = None) -> Path:
-    """Show a mark in the fields of networks trained on marked data, and not in those of others.
+    """Measure the visibility of a mark in the fields of networks, trained on data with and without it.
 
     Args:
-        model: networks trained on the data plain and marked (scorelens train --mark W --gamma 0.5); cards tell which.
-        pattern: the mark that is looked for, a letter or an image file.
+        model: networks trained on plain and on marked data (scorelens train --mark W --gamma 0.5), according to their
+            cards.
+        pattern: the mark, a letter or an image file.
         num: number of trajectories that fields are averaged over.
         steps: noise levels, on the paper's grid.
         seed: the noise of trajectory k is drawn from seed + k.
@@ -33,14 +34,15 @@ def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", 
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    mask, on = mark_mask(pattern, images.shape[1:]), choose_device(device)
+    mask, torch_device = mark_mask(pattern, images.shape[1:]), choose_device(device)
     networks = {name: load_network(name, shape=images.shape) for name in dict.fromkeys(model)}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
-    folder, noise = output_folder("manipulation", images.name, out), seeded_noise(images.shape, seeds, device=on)
+    folder = output_folder("manipulation", images.name, out)
+    noise = seeded_noise(images.shape, seeds, device=torch_device)
     result = mark_experiment(networks, mask, noise, sigmas)
     result.save(folder, {"command": "manipulation", "data": images.describe(), "networks": list(networks),
                          "pattern": pattern, "sigmas": sigmas, "noise": noise_record(seeds, noise),
-                         **run_record(started, clock, on)})
+                         **run_record(started, clock, torch_device)})
     print(f"{result.table()}\n\nvisibility: correlation of field and mark away from the pixel, mean over the noise "
           f"levels {MARK_LEVELS[0]:g} to {MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}\npictures: "
           f"{folder / 'fields.png'}, {folder / 'gain.png'}")

@@ -1,4 +1,4 @@
-"""`scorelens report-card`: has a network learned every noise level?"""
+"""`scorelens report-card`: a network's error on held-out images at every noise level."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Seque
     Args:
         model: a network (zoo name, folder saved by diffusers, hub id), or a denoiser with its options.
         num: number of held-out images.
-        shown: which of the images the picture shows.
+        shown: index of the image in the picture.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/report-card-...
     """
-    if num == analysis.COUNT:  # the default: as many as there are
+    if num == analysis.COUNT:  # the default is also a maximum
         num = min(num, len(test))
     if not 1 <= num <= len(test):
         raise ScorelensError(f"num must be between 1 and the {len(test)} held-out images, got {num}")

@@ -1,4 +1,4 @@
-"""`scorelens sensitivity`: which input pixels each output pixel listens to, of formulas and networks."""
+"""`scorelens sensitivity`: the input pixels that an output pixel of a formula or network depends on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from scorelens.analysis.fields import EPSILON, Trajectories, at_levels, compare_fields
+from scorelens.analysis.fields import EPSILON, NoisyImages, Trajectories, compare_fields
 from scorelens.analysis.models import build_model
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
@@ -22,7 +22,7 @@ from scorelens.types import ScorelensError
 
 @dataclass(frozen=True)
 class Preset:
-    """A figure of the paper: its models ({data} is the name of the data) and output pixels."""
+    """The models ({data} is the name of the data) and output pixels of a figure of the paper."""
 
     models: tuple[str, ...]
     pixels: tuple[str, ...] = ("centre",)
@@ -33,9 +33,9 @@ PRESETS = {
     "faces": Preset(("{data}-unet", "wiener"), ("eye", "centre")),  # fig:sensitivity-fields-faces
     "parametrization": Preset(("{data}-unet-x0@epsilon", "{data}-unet-x0")),  # fig:sensitivity_different_ways
     "training": Preset(("{data}-unet", "{data}-unet-x0", "{data}-dit-x0", "wiener")),  # fig:sensitivity_eps_vs_x0
-    "optimal": Preset(("optimal", "wiener")),  # the optimal denoiser's field explodes at low noise
+    "optimal": Preset(("optimal", "wiener")),  # the optimal denoiser's field diverges at low noise
 }
-PLACES = {"centre": (0.5, 0.5), "eye": (0.45, 0.36)}  # shares of height and width; eyes of aligned faces
+NAMED_PIXELS = {"centre": (0.5, 0.5), "eye": (0.45, 0.36)}  # shares of height and width; the eye of aligned faces
 
 
 def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
@@ -46,37 +46,37 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
     """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
 
     Args:
-        model: denoisers (with options: locality:threshold=0.05), names of the zoo, folders saved by diffusers; with
-            @epsilon after the name, the field of the noise that the prediction implies. By default wiener.
+        model: denoisers (with options: locality:threshold=0.05), zoo names, folders saved by diffusers; with the suffix
+            @epsilon, the field of the predicted noise. By default wiener.
         preset: models and pixels of a figure of the paper.
         pixels: output pixels, each ROW,COLUMN or centre or eye. By default the centre.
         channel: of the output; by default the sum over all.
-        wrt: with respect to z, or to DDPM's x_t.
+        wrt: differentiate with respect to z, or to DDPM's x_t.
         sigmas: measure at these noise levels, on noisy images of the data, instead of along trajectories.
         num: number of trajectories, or of noisy images, that fields are averaged over (the paper: 32).
         steps: noise levels of a trajectory (the paper: 1000).
-        levels: at how many of them fields are measured.
+        levels: number of these at which fields are measured.
         seed: the noise of trajectory k is drawn from seed + k.
-        linear: probe also how linear each model is, and how symmetric its Jacobian.
+        linear: also measure how linear each model is, and how symmetric its Jacobian.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/sensitivity-...
     """
     if num < 1 or levels < 1:
         raise ScorelensError(f"num and levels must be at least 1, got {num} and {levels}")
-    chosen = PRESETS[preset] if preset else Preset(("wiener",))
-    names = list(dict.fromkeys(model or [name.format(data=images.name) for name in chosen.models]))
-    where = [parse_pixel(text, images) for text in pixels or chosen.pixels]
+    defaults = PRESETS[preset] if preset else Preset(("wiener",))
+    names = list(dict.fromkeys(model or [name.format(data=images.name) for name in defaults.models]))
+    outputs = [parse_pixel(text, images) for text in pixels or defaults.pixels]
     loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    on, seeds = choose_device(device), range(seed, seed + num)
+    torch_device, seeds = choose_device(device), range(seed, seed + num)
     folder = output_folder("sensitivity", f"{images.name}-{preset or file_name(names[0])}", out)
-    noise = seeded_noise(images.shape, seeds, device=on)
+    noise = seeded_noise(images.shape, seeds, device=torch_device)
     path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
-    points = at_levels(images, noise, sigmas) if sigmas else path
-    result = compare_fields(loaded, images, where, points, channel=channel, wrt=wrt, linear=linear)
-    record = {"command": "sensitivity", "data": images.describe(), "models": names, "preset": preset, "pixels": where,
+    points = NoisyImages(images, noise, sigmas) if sigmas else path
+    result = compare_fields(loaded, images, outputs, points, channel=channel, wrt=wrt, linear=linear)
+    record = {"command": "sensitivity", "data": images.describe(), "models": names, "preset": preset, "pixels": outputs,
               "channel": channel, "wrt": wrt, "sigmas": next(iter(result.fields.values())).sigmas, "steps": steps,
-              "noise": noise_record(seeds, noise), **run_record(started, clock, on)}
+              "noise": noise_record(seeds, noise), **run_record(started, clock, torch_device)}
     result.save(folder, record)
     print(f"{result.table()}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{folder / 'fields.png'}, {folder / 'curves.png'}")
@@ -84,13 +84,13 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
 
 
 def parse_pixel(text: str, images: ImageSet) -> Pixel:
-    """ROW,COLUMN within the image, or the name of a place."""
+    """The pixel of a text: ROW,COLUMN inside the image, or a name in NAMED_PIXELS."""
     _, h, w = images.shape
-    if text in PLACES:
-        return int(h * PLACES[text][0]), int(w * PLACES[text][1])
+    if text in NAMED_PIXELS:
+        return int(h * NAMED_PIXELS[text][0]), int(w * NAMED_PIXELS[text][1])
     parts = text.split(",")
     if len(parts) != 2 or not all(part.strip().lstrip("-").isdigit() for part in parts):
-        raise ScorelensError(f"pixel {text!r} is neither ROW,COLUMN nor {' nor '.join(PLACES)}")
+        raise ScorelensError(f"pixel {text!r} is neither ROW,COLUMN nor {' nor '.join(NAMED_PIXELS)}")
     row, column = (int(part) for part in parts)
     if not (0 <= row < h and 0 <= column < w):
         raise ScorelensError(f"pixel {row},{column} is outside the image of {h}x{w}")

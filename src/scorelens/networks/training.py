@@ -66,7 +66,7 @@ class Training:
 
     def table(self) -> str:
         """The model card, as Markdown."""
-        from scorelens.report.cards import model_card
+        from scorelens.report.training import model_card
 
         return model_card(self.folder.name, self.card)
 
@@ -201,8 +201,7 @@ class Job:
 
 def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
     """Write the network as a diffusers folder, the figures, and last the card, which marks the training as complete."""
-    from scorelens.report.cards import model_card
-    from scorelens.report.training import training_figure
+    from scorelens.report.training import model_card, training_figure
 
     export_network(job.state.averaged, job.recipe.prediction, job.folder)
     images_seen = round(job.steps / steps_per_epoch(len(job.images), job.recipe.batch) * len(job.images))

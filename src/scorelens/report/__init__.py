@@ -1,1 +1,1 @@
-"""Pictures and tables of results. Reads what a run wrote, never runs a model."""
+"""Tables, figures and HTML pages of results; nothing here runs a model."""

@@ -1,4 +1,4 @@
-"""The verdict on a network, as a page."""
+"""The verdict on a network as an HTML page."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from torch import Tensor
 from scorelens.analysis.report_card import ReportCard
 from scorelens.analysis.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
-from scorelens.report.figures import INK, Row, labelled_rows, quiet
+from scorelens.report.figures import INK, Row, labelled_rows, panels
 from scorelens.report.html import Block, Cell, Code, Definitions, Figure, Page, Section, Table, Text, write_page
+from scorelens.report.tables import grouped
 
 Numbers = Mapping[str, Any]
+NO_HELD_OUT = Text(["Not measured: there are no held-out images. Give them with --holdout."])
 
 
 def write_explanation(record: Numbers, suspicious: Tensor, nearest: Tensor, fields: Mapping[str, Tensor],
-                      folder: Path, card: ReportCard | None = None) -> Path:
-    """report.html and its pictures."""
-    found = record["findings"]
+                      folder: Path, card: ReportCard | None = None) -> None:
+    """Write report.html and its pictures."""
+    findings, data = record["findings"], record["data"]
     sections = [
         Section("Verdict", [Table(["about", "finding"], [[s["about"], s["text"]] for s in record["verdict"]])]),
         Section("Report card", _report_card(card, folder)),
-        Section("Memorization", _memorization(found["memorization"], suspicious, nearest, folder)),
-        Section("Generalization", _generalization(found["generalization"], folder)),
-        Section("Explanation", _explanation(found["explanation"], record["plan"], folder)),
-        Section("Locality", _locality(found["locality"], fields, folder)),
+        Section("Memorization", _memorization(findings["memorization"], suspicious, nearest, folder)),
+        Section("Generalization", _generalization(findings["generalization"], folder)),
+        Section("Explanation", _explanation(findings["explanation"], record["plan"], folder)),
+        Section("Locality", _locality(findings["locality"], fields, folder)),
         Section("Thresholds", [Definitions({f"{key}: {limit:g}": text for key, (limit, text) in THRESHOLDS.items()})]),
         Section("To repeat this", [Code(record["repeat"])]),
     ]
-    data = record["data"]
     page = Page(f"What did {record['network']['name']} learn?",
                 f"A network of {record['network'].get('parameters') or 0:,} parameters, and {data['count']:,} "
                 f"images of {data['name']} ({' × '.join(map(str, data['shape']))}).", sections,
                 footer=f"Data fingerprint {data['fingerprint']}; every number is in verdict.json beside this page.")
     write_page(page, folder / "report.html")
-    return folder / "report.html"
 
 
 def _report_card(card: ReportCard | None, folder: Path) -> list[Block]:
     if card is None:
-        return [Text(["Not measured: there are no held-out images. Give them with --holdout."])]
+        return [NO_HELD_OUT]
     path = folder / "report_card.png"
     card.figure().savefig(path, dpi=160)
     lines = [[f"{level.sigma:.3g}", f"{level.error.mean:.3g}", *(f"{error:.3g}" for error in level.formulas.values()),
@@ -53,33 +53,38 @@ def _report_card(card: ReportCard | None, folder: Path) -> list[Block]:
             Table(header, lines, f"Mean squared error, {card.errors.shape[1]} held-out images")]
 
 
-def _memorization(found: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
-    path = folder / "suspicious.png"
+def _memorization(numbers: Numbers, suspicious: Tensor, nearest: Tensor, folder: Path) -> list[Block]:
+    path, share = folder / "suspicious.png", numbers["memorized"]
     labelled_rows([Row("most suspicious samples", suspicious), Row("nearest training images", nearest, attached=True)],
-                  path, columns=[f"ratio {ratio:.2f}" for ratio in found["ratios"][:len(suspicious)]])
-    share, novelty = found["memorized"], found["novelty"]
-    lines: list[list[Cell | str]] = [
-        ["share of copies", f"{share['mean']:.1%}", f"{share['low']:.1%} … {share['high']:.1%}"],
-        ["distance of samples to the data", *_mean_and_interval(novelty)]]
-    if "novelty_of_held_out" in found:
-        lines.append(["distance of held-out images to the data", *_mean_and_interval(found["novelty_of_held_out"])])
-    caption = "The ratio is that of the distances to the nearest and the second-nearest training image."
-    return [Table(["", "mean", "95 % interval"], lines, f"{found['samples']} samples; distances are rms per pixel"),
-            Figure(path, caption, alt="samples and the training images nearest to them")]
+                  path, columns=[f"ratio {ratio:.2f}" for ratio in numbers["ratios"][:len(suspicious)]])
+    lines = [["share of copies", f"{share['mean']:.1%}", f"{share['low']:.1%} … {share['high']:.1%}"],
+             ["distance of samples to the data", *_mean_and_interval(numbers["novelty"])]]
+    if "novelty_of_held_out" in numbers:
+        lines.append(["distance of held-out images to the data", *_mean_and_interval(numbers["novelty_of_held_out"])])
+    return [Table(["", "mean", "95 % interval"], lines, f"{numbers['samples']} samples; distances are rms per pixel"),
+            Figure(path, "The ratio is the distance to the nearest training image over that to the second-nearest.",
+                   alt="samples and the training images nearest to them")]
 
 
-def _generalization(found: Numbers | None, folder: Path) -> list[Block]:
-    if found is None:
-        return [Text(["Not measured: there are no held-out images. Give them with --holdout."])]
+def _generalization(numbers: Numbers | None, folder: Path) -> list[Block]:
+    if numbers is None:
+        return [NO_HELD_OUT]
     path = folder / "errors.png"
-    error_curves(found["levels"], path)
+    figure, (axes,) = panels("", size=(6.4, 3.9))
+    for k, (model, own) in enumerate(grouped(numbers["levels"], "model").items()):
+        for split, style in (("training", "--"), ("held_out", "-o")):
+            axes.loglog([level["sigma"] for level in own], [max(level[split]["mean"], 1e-9) for level in own], style,
+                        color=f"C{k}", ms=3, lw=1.5, label=f"{model}, {split.replace('_', '-')} images")
+    axes.set_ylabel("mean squared error")
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160)
     lines = [[f"{level['sigma']:.3g}", level["model"], f"{level['training']['mean']:.3g}",
               f"{level['held_out']['mean']:.3g}", f"{level['ratio']:.3g}" if level["ratio"] else "–"]
-             for level in found["levels"]]
-    return [Figure(path, "Error of one step by noise level: a network that memorizes does better on what it has seen. "
-                   "The optimal denoiser is the limit of memorizing.", alt="error by noise level"),
+             for level in numbers["levels"]]
+    return [Figure(path, "Single-step error by noise level. A network that memorizes has a lower error on its training "
+                   "images. The optimal denoiser memorizes completely.", alt="error by noise level"),
             Table(["σ", "model", "training images", "held-out images", "ratio"], lines,
-                  f"Mean squared error, {found['images']} images of each split")]
+                  f"Mean squared error, {numbers['images']} images of each split")]
 
 
 def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[Block]:
@@ -88,72 +93,50 @@ def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[B
     if not rows:
         return [Text(["Not measured.", *slow])]
     path, best = folder / "explained.png", max(row["r2"]["mean"] for row in rows)
-    explained_curves(rows, path)
-    sigmas = [step["sigma"] for step in rows[0]["steps"]]
-    winners = [max(rows, key=lambda row: row["steps"][k]["r2"]["mean"]) for k in range(len(sigmas))]
+    _draw_unexplained(rows, path)
     lines: list[list[Cell | str]] = []
     for row in rows:
         mean, interval = _mean_and_interval(row["r2"])
         lines.append([row["model"], Cell(mean, note=interval, strong=row["r2"]["mean"] == best),
                       f"{row['mse']['mean']:.4f}", str(row["samples"])])
-    steps = [[f"{sigma:.3g}", winner["model"], f"{winner['steps'][k]['r2']['mean']:.3f}",
-              f"{1 - winner['steps'][k]['r2']['mean']:.1%}"]
-             for k, (sigma, winner) in enumerate(zip(sigmas, winners, strict=True))]
+    steps = []
+    for k, step in enumerate(rows[0]["steps"]):
+        winner = max(rows, key=lambda row: row["steps"][k]["r2"]["mean"])
+        r2 = winner["steps"][k]["r2"]["mean"]
+        steps.append([f"{step['sigma']:.3g}", winner["model"], f"{r2:.3f}", f"{1 - r2:.1%}"])
     return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples"], lines),
-            Figure(path, "What each formula leaves unexplained of the network's single predictions, by noise level "
-                   "(lower is better).", alt="unexplained share by noise level"),
-            Table(["σ", "best formula", "r2", "no formula explains"], steps, "Which formula explains it best where")]
+            Figure(path, "Unexplained share of the network's single predictions by noise level (lower is better).",
+                   alt="unexplained share by noise level"),
+            Table(["σ", "best formula", "r2", "no formula explains"], steps, "The best formula at each noise level")]
+
+
+def _draw_unexplained(rows: Sequence[Numbers], path: Path) -> None:
+    """1 - r2 of single predictions by noise level; the area below all curves is what no formula explains."""
+    figure, (axes,) = panels("", size=(6.4, 3.9))
+    curves = [[max(1 - step["r2"]["mean"], 1e-6) for step in row["steps"]] for row in rows]
+    sigmas = [step["sigma"] for step in rows[0]["steps"]]
+    for row, values in zip(rows, curves, strict=True):
+        axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=row["model"])
+    axes.fill_between(sigmas, 1e-6, [min(column) for column in zip(*curves, strict=True)], color=INK, alpha=0.07, lw=0,
+                      label="no formula explains")
+    axes.set(ylabel="unexplained share, 1 − r2", ylim=(min(map(min, curves)) / 2, None))
+    axes.legend(frameon=False, fontsize=8)
+    figure.savefig(path, dpi=160)
 
 
 def _locality(levels: Sequence[Numbers], fields: Mapping[str, Tensor], folder: Path) -> list[Block]:
     path = folder / "fields.png"
-    shape = next(iter(fields.values())).shape
-    strips = [Strip(name, values.numpy(), (shape[1] // 2, shape[2] // 2)) for name, values in fields.items()]
+    strips = [Strip(name, maps.numpy(), (maps.shape[1] // 2, maps.shape[2] // 2)) for name, maps in fields.items()]
     field_figure(strips, [level["sigma"] for level in levels], path)
     lines = [[f"{level['sigma']:.3g}", f"{level['cosine']['mean']:.3f}", f"{level['radius']['mean']:.1f}",
               f"{level['equivariance']:.3f}", f"{level['wiener_equivariance']:.3f}", f"{linear_share(level):.1%}",
               f"{level['asymmetry']:.1%}"] for level in levels]
-    caption = "Mean over nine pixels. Linear: how much of the changes from one sample to another the Jacobian predicts"
-    return [Figure(path, "Sensitivity fields of the centre pixel, by noise level: the network's above the Wiener "
+    return [Figure(path, "Sensitivity fields of the centre pixel by noise level: the network's above the Wiener "
                    "filter's.", alt="sensitivity fields"),
             Table(["σ", "cosine with Wiener", "radius, pixels", "equivariance", "Wiener's equivariance", "linear",
-                   "not symmetric"], lines, caption)]
+                   "not symmetric"], lines, "Mean over nine pixels. Linear: the share of the change from one sample to "
+                  "another that the Jacobian predicts")]
 
 
-def error_curves(levels: Sequence[Numbers], path: Path) -> None:
-    """Training and held-out errors against the noise level."""
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(6.4, 3.9), layout="constrained")
-    axes = figure.subplots()
-    for k, model in enumerate(dict.fromkeys(level["model"] for level in levels)):
-        mine = [level for level in levels if level["model"] == model]
-        for split, style in (("training", "--"), ("held_out", "-o")):
-            axes.loglog([level["sigma"] for level in mine], [max(level[split]["mean"], 1e-9) for level in mine], style,
-                        color=f"C{k}", ms=3, lw=1.5, label=f"{model}, {split.replace('_', '-')} images")
-    axes.set(xlabel="noise level σ", ylabel="mean squared error")
-    quiet(axes)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=160)
-
-
-def explained_curves(rows: Sequence[Numbers], path: Path) -> None:
-    """1 - r2 of single predictions against the noise level; the lower envelope is what no formula explains."""
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(6.4, 3.9), layout="constrained")
-    axes = figure.subplots()
-    left = [[max(1 - step["r2"]["mean"], 1e-6) for step in row["steps"]] for row in rows]
-    sigmas = [step["sigma"] for step in rows[0]["steps"]]
-    for row, values in zip(rows, left, strict=True):
-        axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=row["model"])
-    axes.fill_between(sigmas, 1e-6, [min(column) for column in zip(*left, strict=True)], color=INK, alpha=0.07, lw=0,
-                      label="no formula explains")
-    axes.set(xlabel="noise level σ", ylabel="unexplained share, 1 − r2", ylim=(min(map(min, left)) / 2, None))
-    quiet(axes)
-    axes.legend(frameon=False, fontsize=8)
-    figure.savefig(path, dpi=160)
-
-
-def _mean_and_interval(found: Numbers) -> list[str]:
-    return [f"{found['mean']:.3f}", f"{found['low']:.3f} … {found['high']:.3f}"]
+def _mean_and_interval(summary: Numbers) -> list[str]:
+    return [f"{summary['mean']:.3f}", f"{summary['low']:.3f} … {summary['high']:.3f}"]

@@ -1,4 +1,4 @@
-"""Pictures of sensitivity fields, drawn from the arrays that a run wrote."""
+"""Sensitivity fields and marks as tables and figures."""
 
 from __future__ import annotations
 
@@ -6,26 +6,23 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
-from scorelens.report.figures import INK, MUTED, quiet
-from scorelens.report.tables import markdown
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
+from scorelens.report.figures import INK, MUTED, Axes, Figure, panels
+from scorelens.report.tables import grouped, markdown
 
 CELL_INCHES = 0.95
+FIELD_CURVES = {"cosine": "cosine with the Wiener field", "radius": "reach, pixels", "equivariance": "equivariance"}
+LINEARITY_CURVES = {"nonlinearity": "unexplained by its own Jacobian", "asymmetry": "asymmetry of the Jacobian"}
 Row = Mapping[str, Any]
-Normalization = Literal["image", "joint"]
 
 
 @dataclass(frozen=True, eq=False)
 class Strip:
-    """The field of one output pixel at several noise levels: a row of the figure. `marked` levels get a frame."""
+    """The field of one output pixel at several noise levels, a row of the figure. `marked` levels get a frame."""
 
     name: str
     maps: Float[np.ndarray, "levels h w"]  # summed over the input channels
@@ -34,23 +31,28 @@ class Strip:
     marked: Sequence[bool] = ()
 
 
-def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *, title: str = "",
-                 normalization: Normalization = "image", root: bool = False) -> None:
-    """Rows of fields by noise level, red above zero and blue below; `root` shows the square root of the values."""
-    from matplotlib.figure import Figure
+def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *, title: str = "", joint: bool = False,
+                 root: bool = False) -> None:
+    """Save rows of fields by noise level, red above zero and blue below.
+
+    Each field is divided by its largest absolute value, or by that of its row (`joint`); `root` then takes the square
+    root of the absolute values.
+    """
+    from matplotlib.figure import Figure as Canvas
 
     left = max(1.3, 0.085 * max(len(line) for s in strips for line in (s.name, *s.note.split("\n"))))
     top, cell = 0.62 if title else 0.35, CELL_INCHES
     width, height = left + cell * len(sigmas) + 0.1, top + cell * len(strips) + 0.1
-    figure = Figure(figsize=(width, height))
+    figure = Canvas(figsize=(width, height))
     for i, strip in enumerate(strips):
         bottom = height - top - (i + 1) * cell
-        largest = float(np.abs(strip.maps).max())
         for k, values in enumerate(strip.maps):
             axes = figure.add_axes(((left + k * cell) / width, bottom / height, 0.95 * cell / width,
                                     0.95 * cell / height))
-            scale = largest if normalization == "joint" else float(np.abs(values).max())
-            _draw(axes, values, strip, k, scale, root)
+            scale = float(np.abs(strip.maps if joint else values).max())
+            shown = values / scale if scale > 0 else values
+            _draw(axes, np.sign(shown) * np.sqrt(np.abs(shown)) if root else shown, strip.pixel,
+                  k < len(strip.marked) and strip.marked[k])
             if i == 0:
                 axes.set_title(f"σ = {sigmas[k]:.3g}", fontsize=8, color=MUTED, pad=3)
         figure.text((left - 0.1) / width, (bottom + cell / 2) / height, f"{strip.name}\n{strip.note}".strip(),
@@ -59,89 +61,53 @@ def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *
     figure.savefig(path, dpi=160)
 
 
-def _draw(axes: Axes, values: np.ndarray, strip: Strip, level: int, scale: float, root: bool) -> None:
+def _draw(axes: Axes, values: np.ndarray, pixel: tuple[int, int], framed: bool) -> None:
     from matplotlib.patches import Rectangle
 
-    shown = values / scale if scale > 0 else values
-    axes.imshow(np.sign(shown) * np.sqrt(np.abs(shown)) if root else shown, cmap="RdBu_r", vmin=-1, vmax=1,
-                interpolation="nearest")
-    row, column = strip.pixel
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, ec=INK, lw=0.6))
-    framed = level < len(strip.marked) and strip.marked[level]
+    axes.imshow(values, cmap="RdBu_r", vmin=-1, vmax=1, interpolation="nearest")
+    axes.add_patch(Rectangle((pixel[1] - 0.5, pixel[0] - 0.5), 1, 1, fill=False, ec=INK, lw=0.6))
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
         spine.set(color="#2a8f4b" if framed else "#cccccc", linewidth=2.0 if framed else 0.5)
 
 
-def visibility_table(gammas: Mapping[str, float], visibility: Mapping[str, float], limit: float) -> str:
-    """One line for each network."""
-    return markdown(["network", "gamma", "visibility", "visible"],
-                    [[name, f"{gamma:g}", f"{visibility[name]:.3f}", "yes" if visibility[name] > limit else "no"]
-                     for name, gamma in gammas.items()])
-
-
 def gain_figure(rows: Sequence[Row]) -> Figure:
-    """The gain along the mark, measured and predicted, and how visible it is, against the noise level."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(9.5, 3.5), layout="constrained")
-    gain, seen = figure.subplots(1, 2)
-    for k, name in enumerate(dict.fromkeys(row["network"] for row in rows)):
-        mine = [row for row in rows if row["network"] == name]
-        sigmas, colour = [row["sigma"] for row in mine], colormaps["tab10"](k % 10)
-        gain.semilogx(sigmas, [row["gain"] for row in mine], "-o", ms=3, lw=1.6, color=colour, label=name)
-        if mine[0]["gamma"]:
-            gain.semilogx(sigmas, [row["predicted"] for row in mine], ":", lw=1.4, color=colour)
-        seen.semilogx(sigmas, [row["visibility"] for row in mine], "-o", ms=3, lw=1.6, color=colour)
-    for axes, title in ((gain, "gain along the mark (dotted: predicted)"), (seen, "visibility of the mark")):
-        axes.set(xlabel="noise level σ")
-        quiet(axes)
-        axes.set_title(title, fontsize=10, color=INK, loc="left")
+    """The gain along the mark, measured and predicted, and the mark's visibility, by noise level."""
+    titles = "gain along the mark (dotted: predicted)", "visibility of the mark"
+    figure, (gain, visibility) = panels(*titles, size=(9.5, 3.5))
+    for k, (name, own) in enumerate(grouped(rows, "network").items()):
+        sigmas, style = [row["sigma"] for row in own], {"ms": 3, "lw": 1.6, "color": f"C{k}"}
+        gain.semilogx(sigmas, [row["gain"] for row in own], "-o", label=name, **style)
+        if own[0]["gamma"]:
+            gain.semilogx(sigmas, [row["predicted"] for row in own], ":", lw=1.4, color=f"C{k}")
+        visibility.semilogx(sigmas, [row["visibility"] for row in own], "-o", **style)
     gain.legend(frameon=False, fontsize=8)
     return figure
 
 
-def curves_figure(rows: Sequence[Row]) -> Figure:
-    """Likeness to the Wiener filter, reach and equivariance against the noise level, one line per model."""
-    return _curves(rows, {"cosine": "cosine with the Wiener field", "radius": "reach, pixels",
-                          "equivariance": "equivariance"})
-
-
-def _curves(rows: Sequence[Row], panels: Mapping[str, str]) -> Figure:
-    """One panel per quantity: its mean over the pixels against the noise level, one line per model."""
-    from matplotlib import colormaps
-    from matplotlib.figure import Figure as Canvas
-
-    figure = Canvas(figsize=(2 + 3 * len(panels), 3.3), layout="constrained")
-    for axes, (key, title) in zip(figure.subplots(1, len(panels)), panels.items(), strict=True):
-        for k, model in enumerate(dict.fromkeys(row["model"] for row in rows)):
-            mine = [row for row in rows if row["model"] == model]
-            levels = list(dict.fromkeys(row["sigma"] for row in mine))
-            means = [np.mean([row[key] for row in mine if row["sigma"] == sigma]) for sigma in levels]
-            axes.semilogx(levels, means, "-o", ms=3, lw=1.5, label=model,
-                          color=INK if model == "wiener" else colormaps["tab10"](k % 10))
-        axes.set(xlabel="noise level σ")
-        quiet(axes)
-        axes.set_title(title, fontsize=10, color=INK, loc="left")
-    figure.legend(*figure.axes[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
+def curves_figure(rows: Sequence[Row], titles: Mapping[str, str] = FIELD_CURVES) -> Figure:
+    """One panel per quantity: its mean over the pixels by noise level, one line per model."""
+    figure, every = panels(*titles.values(), size=(2 + 3 * len(titles), 3.3))
+    for axes, key in zip(every, titles, strict=True):
+        for k, (model, own) in enumerate(grouped(rows, "model").items()):
+            levels = grouped(own, "sigma")
+            means = [np.mean([row[key] for row in each]) for each in levels.values()]
+            axes.semilogx(list(levels), means, "-o", ms=3, lw=1.5, label=model,
+                          color=INK if model == "wiener" else f"C{k}")
+    figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return figure
 
 
 def cosine_table(rows: Sequence[Row]) -> str:
     """Cosine with the Wiener field: models by noise level, mean over the pixels."""
-    sigmas = list(dict.fromkeys(row["sigma"] for row in rows))
-    values: dict[tuple[str, float], list[float]] = {}
-    for row in rows:
-        values.setdefault((row["model"], row["sigma"]), []).append(row["cosine"])
-    cells = [[model, *(f"{np.mean(values[model, sigma]):.3f}" for sigma in sigmas)]
-             for model in dict.fromkeys(row["model"] for row in rows)]
-    return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in sigmas)], cells)
+    cells = [[model, *(f"{np.mean([row['cosine'] for row in each]):.3f}" for each in grouped(own, "sigma").values())]
+             for model, own in grouped(rows, "model").items()]
+    return markdown(["model", *(f"σ = {sigma:.3g}" for sigma in grouped(rows, "sigma"))], cells)
 
 
 def write_fields(fields: Mapping[str, Any], rows: Sequence[Row], linearity: Sequence[Row], title: str,
                  folder: Path) -> None:
-    """The numbers, the table, and the pictures: each field by its own largest value, and each row jointly."""
+    """Write rows, table, arrays and figures; fields are normalized one by one, and jointly by row."""
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (folder / "table.md").write_text(cosine_table(rows) + "\n")
     for name, measured in fields.items():
@@ -151,12 +117,10 @@ def write_fields(fields: Mapping[str, Any], rows: Sequence[Row], linearity: Sequ
                     f"pixel {pixel[0]}, {pixel[1]}" if len(first.pixels) > 1 else "")
               for k, pixel in enumerate(first.pixels) for name, measured in fields.items()]
     field_figure(strips, first.sigmas, folder / "fields.png", title=title)
-    field_figure(strips, first.sigmas, folder / "fields-joint.png", title=f"{title}, normalized jointly",
-                 normalization="joint")
+    field_figure(strips, first.sigmas, folder / "fields-joint.png", title=f"{title}, normalized jointly", joint=True)
     curves_figure(rows).savefig(folder / "curves.png", dpi=160)
     if linearity:
-        panels = {"nonlinearity": "unexplained by its own Jacobian", "asymmetry": "asymmetry of the Jacobian"}
-        _curves(linearity, panels).savefig(folder / "linearity.png", dpi=160)
+        curves_figure(linearity, LINEARITY_CURVES).savefig(folder / "linearity.png", dpi=160)
 
 
 def file_name(model: str) -> str:
