@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
+from scorelens.data.array_cache import shared
 from scorelens.data.images import ImageSet
-from scorelens.data.shared import shared
 from scorelens.types import ScorelensError
 
 LETTER_HEIGHT = 0.62  # height of a letter, as a fraction of the image
@@ -32,9 +32,8 @@ def limited(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
     check_draw(limit, seed)
     if limit is None:
         return images
-    if limit >= len(images):
-        return replace(images, record={**images.record, "limit": limit, "seed": seed})
-    return images.subset(np.random.default_rng(seed).permutation(len(images))[:limit], limit=limit, seed=seed)
+    rows = slice(None) if limit >= len(images) else np.random.default_rng(seed).permutation(len(images))[:limit]
+    return images.subset(rows, limit=limit, seed=seed)
 
 
 def check_draw(limit: int | None, seed: int) -> None:
@@ -78,16 +77,16 @@ def add_mark(images: ImageSet, mark: str | Path, gamma: float = 0.5, seed: int =
     """
     if not gamma > 0:
         raise ScorelensError(f"gamma, the strength of the mark, must be a number > 0, got {gamma:g}")
-    return shared(lambda: _marked(images, mark, gamma, seed))
 
+    def marked() -> ImageSet:
+        s = mark_mask(mark, images.shape[1:])
+        c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
+        pixels = images[:].numpy()
+        pixels += np.float32(gamma) * c[:, :, None, None] * s
+        return replace(images, pixels=pixels, record={**images.record, "mark": str(mark), "gamma": gamma,
+                                                      "mark_pixels": int(s.sum()), "mark_seed": seed})
 
-def _marked(images: ImageSet, mark: str | Path, gamma: float, seed: int) -> ImageSet:
-    s = mark_mask(mark, images.shape[1:])
-    c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
-    pixels = images[:].numpy()
-    pixels += np.float32(gamma) * c[:, :, None, None] * s
-    return replace(images, pixels=pixels, record={**images.record, "mark": str(mark), "gamma": gamma,
-                                                  "mark_pixels": int(s.sum()), "mark_seed": seed})
+    return shared(marked)
 
 
 def mark_mask(mark: str | Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
@@ -99,7 +98,6 @@ def mark_mask(mark: str | Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"
 
 
 def _letter_mask(letter: str, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
-    """A large letter whose bounding box is centred."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("L", (size[1], size[0]))

@@ -80,10 +80,7 @@ class ImageSet:
         return _tensor(self.pixels[start:stop])
 
     def centre(self) -> np.ndarray:
-        """The mean image rounded to uint8 [C, H, W], so that subtracting it is exact.
-
-        The first call is collective: under torchrun, all processes must make it.
-        """
+        """The mean image rounded to uint8 [C, H, W], so that subtracting it is exact. The first call is collective."""
         return self._rounded_mean
 
     @cached_property
@@ -100,16 +97,15 @@ class ImageSet:
         pixels = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
         return to_floats(_tensor(pixels), torch.empty(pixels.shape))
 
-    def subset(self, indices: Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
-        """The images at these indices, in this order."""
-        indices = np.asarray(indices, dtype=np.int64)
-        return replace(self, pixels=self.pixels[indices], record={**self.record, **record},
-                       labels=None if self.labels is None else self.labels[indices])
+    def subset(self, indices: slice | Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
+        """The images at these indices, in this order; for a slice, a view."""
+        rows = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
+        return replace(self, pixels=self.pixels[rows], record={**self.record, **record},
+                       labels=None if self.labels is None else self.labels[rows])
 
     def part(self, rows: range) -> ImageSet:
         """A contiguous range of the images, as a view."""
-        view = slice(rows.start, rows.stop)
-        return replace(self, pixels=self.pixels[view], labels=None if self.labels is None else self.labels[view])
+        return self.subset(slice(rows.start, rows.stop))
 
     def shard(self) -> ImageSet:
         """This process's images under torchrun; all images in a single process."""
