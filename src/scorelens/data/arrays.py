@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
-from scorelens.data.images import ImageSet
-from scorelens.data.request import Request, seeded_part
+from scorelens.data.edits import seeded_part
+from scorelens.data.images import ImageSet, Request
 from scorelens.types import ScorelensError
 
 Labelled = tuple[np.ndarray, np.ndarray | None]  # pixels uint8 [N, C, H, W], labels int64 [N]

@@ -1,4 +1,4 @@
-"""Edits of an ImageSet: flips, limits, classes and marks.
+"""Edits of an ImageSet: splits, flips, limits, classes and marks.
 
 The W experiment adds a mark of random colour to every image, which gives the data one known correlation:
 x_hat = x + gamma c s, with s a binary mask, the same for all images, and c ~ Uniform[-1, 1]^C, one colour per image.
@@ -17,7 +17,32 @@ from scorelens.data.array_cache import shared
 from scorelens.data.images import ImageSet
 from scorelens.types import ScorelensError
 
+SPLITS = ("train", "test", "all")
+SPLIT_SEED = 9010  # constant: the user's seed must never move images between train and test
 LETTER_HEIGHT = 0.62  # height of a letter, as a fraction of the image
+
+
+def seeded_test(count: int) -> Bool[np.ndarray, " n"]:
+    """Mask of the test split of `count` images: a tenth of them, rounded down. Depends only on `count`."""
+    test = np.zeros(count, dtype=bool)
+    test[np.random.default_rng(SPLIT_SEED).permutation(count)[:count // 10]] = True
+    return test
+
+
+def seeded_part(images: ImageSet, split: str) -> ImageSet:
+    """One split of images that come without splits, in the original order."""
+    if split == "all":
+        return images
+    indices = np.flatnonzero(seeded_test(len(images)) == (split == "test"))
+    if not len(indices):
+        raise empty_split(images.name, split)
+    return replace(images.subset(indices), split=split)
+
+
+def empty_split(name: str, split: str) -> ScorelensError:
+    """The error for a split without images."""
+    return ScorelensError(f"{name}: the {split} split is empty (without train/test folders, one image in ten is a test "
+                          "image); use another split")
 
 
 def with_flips(images: ImageSet) -> ImageSet:

@@ -15,8 +15,8 @@ import numpy as np
 
 from scorelens.data.array_cache import cached_path, new_array, open_array
 from scorelens.data.decode import Undecodable, bombs_as_errors, decode, has_colour, undecodable
-from scorelens.data.images import ImageSet
-from scorelens.data.request import Request, empty_split
+from scorelens.data.edits import empty_split
+from scorelens.data.images import ImageSet, Request
 from scorelens.files import write_json
 from scorelens.progress import track
 from scorelens.types import ScorelensError

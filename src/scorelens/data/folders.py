@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from scorelens.data.decode import EXTENSIONS
+from scorelens.data.edits import seeded_test
 from scorelens.data.filesets import Files, load_files
-from scorelens.data.images import ImageSet
-from scorelens.data.request import Request, seeded_test
+from scorelens.data.images import ImageSet, Request
 from scorelens.types import ScorelensError
 
 

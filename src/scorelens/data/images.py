@@ -1,6 +1,7 @@
-"""ImageSet: the training images that everything is derived from, uint8 [N, C, H, W] in memory or memory-mapped.
+"""ImageSet: the training images that everything is derived from; and the request to load them.
 
-Images edited beyond the range of bytes are float32, on the scale of [-1, 1] but not clipped to it.
+Pixels are uint8 [N, C, H, W], in memory or memory-mapped. Images edited beyond the range of bytes are float32, on the
+scale of [-1, 1] but not clipped to it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -115,6 +117,25 @@ class ImageSet:
         """What a run records about its data."""
         return {"name": self.name, "split": self.split, "count": len(self), "shape": list(self.shape),
                 "fingerprint": self.fingerprint, **self.record}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `load_images`, for the loader of a source."""
+
+    source: str  # as the user wrote it
+    location: str  # the folder of the dataset or of all datasets, or the path or name after the colon
+    split: str
+    limit: int | None
+    seed: int
+    size: tuple[int, int] | None  # (H, W); None keeps the size of the images
+    channels: int | None  # None: as stored; of files, 1 if all are grey, else 3
+    skip_bad: bool
+    download: bool
+
+    @property
+    def path(self) -> Path:
+        return Path(self.location).expanduser()
 
 
 def to_floats(raw: Tensor, out: Tensor, zero: float | Tensor = 127.5) -> Tensor:

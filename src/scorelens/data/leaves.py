@@ -12,8 +12,7 @@ import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
 from scorelens.data.array_cache import cached_path, new_array, open_array
-from scorelens.data.images import ImageSet
-from scorelens.data.request import Request
+from scorelens.data.images import ImageSet, Request
 from scorelens.progress import track
 
 Generators = list[np.random.Generator]  # one per image

@@ -10,11 +10,10 @@ from pathlib import Path
 from scorelens.data.array_cache import shared
 from scorelens.data.arrays import load_cifar10, load_digits, load_mnist, load_npz
 from scorelens.data.decode import resize, to_channels
-from scorelens.data.edits import check_draw, limited, only_classes, with_flips
+from scorelens.data.edits import SPLITS, check_draw, limited, only_classes, with_flips
 from scorelens.data.folders import load_folder, load_hub, load_zip
-from scorelens.data.images import ImageSet
+from scorelens.data.images import ImageSet, Request
 from scorelens.data.leaves import load_leaves
-from scorelens.data.request import SPLITS, Request
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 

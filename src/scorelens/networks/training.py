@@ -18,9 +18,7 @@ from scorelens.files import fresh_folder, resumable_folder, write_json
 from scorelens.networks.adapters import Network
 from scorelens.networks.architectures import Prediction
 from scorelens.networks.architectures import preset as preset_for
-from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.export import CARD, export_network
-from scorelens.networks.folders import load_model, open_folder
+from scorelens.networks.folders import CARD, export_network, load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.train import (
     NotFiniteError,
@@ -29,6 +27,8 @@ from scorelens.networks.train import (
     check_finite,
     copy_weights,
     initial_state,
+    load_checkpoint,
+    save_checkpoint,
     steps_per_epoch,
     training_steps,
 )
