@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -32,16 +31,6 @@ def undecodable() -> Iterator[None]:
         yield
     except Exception as error:
         raise Undecodable(str(error)) from error
-
-
-@contextmanager
-def bombs_as_errors() -> Iterator[None]:
-    """Make Pillow's warning about huge images (decompression bombs) an error, in all threads."""
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
 
 
 def decode(data: bytes, size: tuple[int, int] | None, channels: int) -> UInt8[np.ndarray, "c h w"]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TypeVar
 import numpy as np
 
 from scorelens.data.array_cache import cached_path, new_array, open_array
-from scorelens.data.decode import Undecodable, bombs_as_errors, decode, has_colour, undecodable
+from scorelens.data.decode import Undecodable, decode, has_colour, undecodable
 from scorelens.data.edits import empty_split
 from scorelens.data.images import ImageSet, Request
 from scorelens.files import write_json
@@ -77,10 +78,13 @@ def load_files(files: Files) -> ImageSet:
 
 def _decoded(files: Files, names: list[str]) -> tuple[np.ndarray, list[str]]:
     """The pixels of all files that can be decoded, and the names of the others."""
+    from PIL import Image
+
     path = cached_path(_content_key(files, names))
     notes = path.with_suffix(".json")
     if not (path.exists() and notes.exists()):
-        with bombs_as_errors():
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # huge images are errors, in all threads
             write_json(notes, {"skipped": _fill_cache(files, names, path)})
     skipped = json.loads(notes.read_text())["skipped"]
     if skipped and not files.request.skip_bad:

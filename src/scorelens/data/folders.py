@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
@@ -63,11 +62,18 @@ def load_hub(request: Request) -> ImageSet:
         raise ScorelensError(f"{source} has no column of images; its columns: {', '.join(features)}")
     names = [f"{part}/{row}" for part, rows in parts.items() for row in range(len(rows))]
     test = np.array([name.startswith("test/") for name in names]) if "test" in parts else seeded_test(len(names))
-    files = Files(request, names, _reader(parts, image, datasets), test)
-    if label is not None:
-        labels = np.concatenate([np.asarray(rows[label][:], np.int64) for rows in parts.values()])
-        files = replace(files, labels=labels, class_names=tuple(features[label].names))
-    return load_files(files)
+    undecoded = {part: rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+                 for part, rows in parts.items()}
+
+    def read(name: str) -> bytes:
+        part, row = name.split("/")
+        stored = undecoded[part][int(row)][image]
+        return stored["bytes"] or Path(stored["path"]).read_bytes()
+
+    if label is None:
+        return load_files(Files(request, names, read, test))
+    labels = np.concatenate([np.asarray(rows[label][:], np.int64) for rows in parts.values()])
+    return load_files(Files(request, names, read, test, labels, tuple(features[label].names)))
 
 
 def _fetch(source: str, name: str, datasets: ModuleType) -> dict[str, Any]:
@@ -80,18 +86,6 @@ def _fetch(source: str, name: str, datasets: ModuleType) -> dict[str, Any]:
     if not parts:
         raise ScorelensError(f"{source} has no split named train or test; its splits: {', '.join(dataset)}")
     return parts
-
-
-def _reader(parts: dict[str, Any], column: str, datasets: ModuleType) -> Callable[[str], bytes]:
-    undecoded = {part: rows.select_columns([column]).cast_column(column, datasets.Image(decode=False))
-                 for part, rows in parts.items()}
-
-    def read(name: str) -> bytes:
-        part, row = name.split("/")
-        stored = undecoded[part][int(row)][column]
-        return stored["bytes"] or Path(stored["path"]).read_bytes()
-
-    return read
 
 
 def _walk(folder: Path, parents: set[Path]) -> Iterator[Path]:

@@ -89,10 +89,7 @@ def dit(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
 
 
 ARCHITECTURES: dict[str, Callable[[Shape, Preset, float], nn.Module]] = {
-    "unet": unet,
-    "unet-attention": partial(unet, attention=True),
-    "dit": dit,
-}
+    "unet": unet, "unet-attention": partial(unet, attention=True), "dit": dit}
 
 
 def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | None = None) -> nn.Module:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from scorelens.types import ScorelensError, Shape
 from scorelens.validation import unknown
 
 Config = Mapping[str, Any]
+Noise = tuple[str, Schedule, dict[str, str]]  # parametrization, noise levels, where this information came from
 MODELS = ("UNet2DModel", "DiTTransformer2DModel")
 HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
 OWN_SCHEDULES: dict[str, Schedule] = {"velocity": FlowSchedule(), "denoised": SigmaSchedule()}  # fixed for these
@@ -25,15 +25,6 @@ PREDICTIONS = {theirs: ours for ours, theirs in PREDICTION_TYPES.items()}
 FLOW = "FlowMatchEulerDiscreteScheduler"
 # settings that change the meaning of t in some schedulers, and the only value of each that we support
 SUPPORTED = {"snr_shift_scale": 1.0, "timestep_type": "discrete", "use_flow_sigmas": False, "invert_sigmas": False}
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What a network predicts, its noise levels, and where this information came from."""
-
-    parametrization: str
-    schedule: Schedule
-    record: dict[str, str] = field(default_factory=dict)
 
 
 def load_network(source: str | Path | Callable[..., Any], *, parametrization: str | None = None,
@@ -56,10 +47,10 @@ def load_network(source: str | Path | Callable[..., Any], *, parametrization: st
         return _from_callable(source, parametrization, schedule, shape, label)
     require_diffusers()
     folder = open_folder(_find(source, trust_pickle))
-    noise = _noise(folder, parametrization, schedule)
+    parametrization, schedule, record = _noise(folder, parametrization, schedule)
     shape, label = _fit(folder.config, str(folder.path), shape, label)  # before the weights are loaded
-    return Network(load_model(folder, trust_pickle), noise.parametrization, noise.schedule, shape, label,
-                   card=folder.card, origin={"source": str(source), **noise.record})
+    return Network(load_model(folder, trust_pickle), parametrization, schedule, shape, label, card=folder.card,
+                   origin={"source": str(source), **record})
 
 
 def _from_callable(model: Callable[..., Any], parametrization: str | None, schedule: Schedule | None,
@@ -103,15 +94,15 @@ def _find(source: str | Path, trust_pickle: bool) -> Path:
 def _noise(folder: Folder, parametrization: str | None, schedule: Schedule | None) -> Noise:
     """The arguments if given, else the folder's scheduler config, else DDPM's defaults."""
     if parametrization is not None and schedule is not None:
-        return Noise(parametrization, schedule)
-    config = folder.scheduler
-    saved = Noise("epsilon", beta_schedule()) if config is None else _read_scheduler(config, str(folder.path))
-    parametrization = parametrization or saved.parametrization
-    if schedule is None:
-        schedules = {**OWN_SCHEDULES, saved.parametrization: saved.schedule}
-        schedule = schedules.get(parametrization, saved.schedule)
+        return parametrization, schedule, {}
+    saved: Noise = ("epsilon", beta_schedule(), {})
+    if folder.scheduler is not None:
+        saved = _read_scheduler(folder.scheduler, str(folder.path))
+    predicts, levels, record = saved
+    parametrization = parametrization or predicts
+    schedule = schedule or {**OWN_SCHEDULES, predicts: levels}.get(parametrization, levels)
     assumed = f"no scheduler config: assumed to predict {parametrization} at {schedule.kind} noise levels"
-    return Noise(parametrization, schedule, saved.record or {"assumed": assumed})
+    return parametrization, schedule, record or {"assumed": assumed}
 
 
 def _read_scheduler(config: Config, name: str) -> Noise:
@@ -128,7 +119,7 @@ def _read_scheduler(config: Config, name: str) -> Noise:
             if full.get(key, value) != value:
                 raise ScorelensError(f"{name} has a {kind} with {key} = {full[key]!r}; only {value!r} is supported")
         if kind == FLOW:
-            return Noise("velocity", FlowSchedule(full["num_train_timesteps"]), {"scheduler": FLOW})
+            return "velocity", FlowSchedule(full["num_train_timesteps"]), {"scheduler": FLOW}
         prediction, zero_snr = full.get("prediction_type", "epsilon"), bool(full.get("rescale_betas_zero_snr"))
         if prediction not in PREDICTIONS:
             raise unknown(f"prediction type of {name}:", str(prediction), PREDICTIONS)
@@ -137,8 +128,7 @@ def _read_scheduler(config: Config, name: str) -> Noise:
         else:
             schedule = beta_schedule(str(full["beta_schedule"]), start=full["beta_start"], end=full["beta_end"],
                                      steps=full["num_train_timesteps"], zero_snr=zero_snr)
-        record = {"scheduler": full["_class_name"], "prediction_type": prediction}
-        return Noise(PREDICTIONS[prediction], schedule, record)
+        return PREDICTIONS[prediction], schedule, {"scheduler": full["_class_name"], "prediction_type": prediction}
 
 
 def _with_defaults(kind: str, config: Config) -> dict[str, Any]:

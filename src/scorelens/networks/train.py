@@ -61,6 +61,10 @@ class Recipe:
             if not 0 <= value < 1:
                 raise ScorelensError(f"{name} must be at least 0 and below 1, got {value:g}")
 
+    def steps_per_epoch(self, count: int) -> int:
+        """The number of batches of `count` images; the last one may be smaller."""
+        return math.ceil(count / self.batch)
+
 
 @dataclass
 class State:
@@ -149,7 +153,8 @@ def check_finite(state: State) -> None:
 
 
 def save_checkpoint(path: Path, state: State, **extra: float) -> None:
-    """Save the weights, their average, Adam's moments, the losses and some `extra` numbers."""
+    """Save the weights, their average, Adam's moments, the losses and `extra` numbers. Raises if a weight is NaN."""
+    check_finite(state)
     tensors = {"losses": torch.tensor(state.losses, dtype=torch.float64)}
     tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
     tensors |= {f"averaged.{name}": value for name, value in state.averaged.state_dict().items()}
@@ -183,14 +188,9 @@ def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def steps_per_epoch(count: int, batch: int) -> int:
-    """The number of batches of `count` images; the last one may be smaller."""
-    return math.ceil(count / batch)
-
-
 def _batch(count: int, recipe: Recipe, step: int) -> np.ndarray:
     """Indices of the images of a step; each epoch is shuffled separately."""
-    epoch, k = divmod(step, steps_per_epoch(count, recipe.batch))
+    epoch, k = divmod(step, recipe.steps_per_epoch(count))
     return _order(recipe.seed, epoch, count)[k * recipe.batch:(k + 1) * recipe.batch]
 
 

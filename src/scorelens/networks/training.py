@@ -24,12 +24,10 @@ from scorelens.networks.train import (
     NotFiniteError,
     Recipe,
     State,
-    check_finite,
     copy_weights,
     initial_state,
     load_checkpoint,
     save_checkpoint,
-    steps_per_epoch,
     training_steps,
 )
 from scorelens.networks.zoo import zoo_folder
@@ -158,12 +156,11 @@ class Job:
         return self.state.step > 0
 
     def save(self) -> None:
-        check_finite(self.state)
         save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
 
     def run(self, length: dict[str, float | None], save_seconds: float) -> None:
         """Train to the end with regular checkpoints. Stops on NaN and keeps the last good checkpoint."""
-        per_epoch = steps_per_epoch(len(self.images), self.recipe.batch)
+        per_epoch = self.recipe.steps_per_epoch(len(self.images))
         self.steps = self.steps or self._total_steps(length, per_epoch)
         snapshots = {self.steps >> k for k in range(1, self.snapshots + 1)} - {0}  # 1/2, 1/4, ... of the training
         saved = time.perf_counter()
@@ -205,7 +202,7 @@ def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
     from scorelens.report.training import training_figure
 
     export_network(job.state.averaged, job.recipe.prediction, job.folder)
-    images_seen = round(job.steps / steps_per_epoch(len(job.images), job.recipe.batch) * len(job.images))
+    images_seen = round(job.steps / job.recipe.steps_per_epoch(len(job.images)) * len(job.images))
     write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
     title = f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}"
     training_figure(job.state.losses, job.recipe.batch, title=title).savefig(job.folder / "loss.png", dpi=160)
