@@ -17,7 +17,7 @@ from torch import distributed as dist
 import scorelens
 from scorelens import DENOISERS, distributed
 from scorelens.cli.parser import main
-from scorelens.data import sources
+from scorelens.data import arrays
 from scorelens.statistics.rotation import rotated
 
 SIGMAS = (10.0, 0.3)
@@ -75,7 +75,7 @@ def statistics(images: scorelens.ImageSet) -> Iterator[tuple[str, torch.Tensor]]
 
 def memory(path: Path) -> dict:
     """How much of a large file of images each process reads, loads and holds, having fitted and averaged them all."""
-    with mock.patch.object(sources, "load_npz", wraps=sources.load_npz) as load:
+    with mock.patch.object(arrays, "_read_npz", wraps=arrays._read_npz) as load:
         images = scorelens.load_images(f"npz:{path}")
     scorelens.fit_gaussian(images, cache=False)
     z = scorelens.seeded_noise(images.shape, range(1))

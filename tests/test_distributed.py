@@ -20,7 +20,7 @@ from torch import distributed as dist
 import scorelens
 from scorelens import distributed
 from scorelens.cli.parser import main
-from scorelens.data.shared import shared
+from scorelens.data.array_cache import shared
 from scorelens.distributed import WorkerLost, World, choose_device
 from scorelens.posterior.costs import Rates, measured_rates
 from scorelens.posterior.softmax import State, merge_processes

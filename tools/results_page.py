@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perf.rows import DOCS, RESULTS, results
 
-from scorelens.networks.export import CARD
+from scorelens.networks.folders import CARD
 from scorelens.networks.zoo import zoo_folder
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.paper.results import Results, family

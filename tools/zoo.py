@@ -27,8 +27,7 @@ from scorelens.analysis.report_card import report_card
 from scorelens.cli.load_data import load_data
 from scorelens.files import write_json
 from scorelens.metrics import r2, summary
-from scorelens.networks.export import CARD, export_network
-from scorelens.networks.folders import load_model, open_folder
+from scorelens.networks.folders import CARD, export_network, load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import ddim_sigmas, seeded_noise

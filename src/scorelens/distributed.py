@@ -57,25 +57,21 @@ class World:
 
     def sum(self, part: Tensor) -> Tensor:
         """All-reduce: the sum over all processes. May overwrite its argument."""
-        return self._reduced(part, dist.ReduceOp.SUM)
+        return self._run(dist.all_reduce, part, dist.ReduceOp.SUM)
 
     def min(self, part: Tensor) -> Tensor:
         """All-reduce: the elementwise minimum over all processes."""
-        return self._reduced(part.clone(), dist.ReduceOp.MIN)
-
-    def _reduced(self, part: Tensor, operation: Any) -> Tensor:
-        if self.size > 1:
-            part = part.contiguous()
-            with self._collective():
-                dist.all_reduce(part, operation)
-        return part
+        return self._run(dist.all_reduce, part.clone(), dist.ReduceOp.MIN)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Rank 0's tensor: for what every process computed, but must be bitwise equal."""
+        return tensor if self.size == 1 else self._run(dist.broadcast, tensor.detach().clone(), 0)
+
+    def _run(self, collective: Callable[..., Any], tensor: Tensor, argument: Any) -> Tensor:
         if self.size > 1:
-            tensor = tensor.detach().clone(memory_format=torch.contiguous_format)
+            tensor = tensor.contiguous()
             with self._collective():
-                dist.broadcast(tensor, 0)
+                collective(tensor, argument)
         return tensor
 
     def broadcast_tensors(self, make: Callable[[], Mapping[str, Tensor] | None]) -> Mapping[str, Tensor] | None:
@@ -92,12 +88,11 @@ class World:
 
     def broadcast_object(self, make: Callable[[], T]) -> T:
         """Any small object that rank 0 makes and all receive."""
-        if self.size == 1:
-            return make()
-        words: list[Any] = [make() if self.is_main else None]
-        with self._collective():
-            dist.broadcast_object_list(words, 0)
-        return words[0]
+        made: list[Any] = [make() if self.is_main else None]
+        if self.size > 1:
+            with self._collective():
+                dist.broadcast_object_list(made, 0)
+        return made[0]
 
     def once_per_node(self, make: Callable[[], T]) -> dict[int, T]:
         """What one process on each node makes, by node; a ScorelensError on one node is raised on all."""
@@ -109,10 +104,11 @@ class World:
                 if self.size == 1:
                     raise
                 made = error
-        gathered: list[Any] = [(self.node, made)] * self.size
+        own = (self.node if self.local_rank == 0 else None, made)
+        gathered: list[Any] = [own] * self.size
         if self.size > 1:
             with self._collective():
-                dist.all_gather_object(gathered, (self.node if self.local_rank == 0 else None, made))
+                dist.all_gather_object(gathered, own)
         for _, each in gathered:
             if isinstance(each, ScorelensError):
                 raise each

@@ -53,7 +53,9 @@ def write_json(path: Path, content: Mapping[str, Any] | list[float]) -> None:
 
 def check_fresh(path: Path) -> Path:
     """The path, after checking that a new folder can be created there; nothing is left behind."""
-    path = _new_path(path)
+    path = Path(path).expanduser()
+    if path.exists():
+        raise ScorelensError(f"the output folder {path} exists; choose another with --out, or remove it")
     with _write_errors(path):
         Path(tempfile.mkdtemp(dir=next(p for p in path.absolute().parents if p.exists()))).rmdir()
     return path
@@ -62,7 +64,7 @@ def check_fresh(path: Path) -> Path:
 @contextmanager
 def fresh_folder(path: Path) -> Iterator[Path]:
     """A temporary folder, renamed to `path` if the block succeeds. Raises at the start if `path` exists."""
-    path = _new_path(path)
+    path = check_fresh(path)
     with _write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
@@ -114,13 +116,6 @@ def _check_settings(folder: Path, config: Mapping[str, Any], what: str) -> None:
         raise ScorelensError(f"the folder {folder} is not empty and holds no {what}; choose another with --out")
     else:
         write_json(path, settings)
-
-
-def _new_path(path: Path) -> Path:
-    path = Path(path).expanduser()
-    if path.exists():
-        raise ScorelensError(f"the output folder {path} exists; choose another with --out, or remove it")
-    return path
 
 
 @contextmanager

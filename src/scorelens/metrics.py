@@ -99,19 +99,14 @@ def _share_covered(points: Float[Tensor, "n d"], centres: Float[Tensor, "m d"], 
     covered = torch.zeros(len(points), dtype=torch.bool, device=points.device)
     for start in range(0, len(centres), chunk):
         block = centres[start:start + chunk]
-        radii = _radii(block, start, centres, k)  # [b, 1], squared
+        distances, scale = expanded_distances(block, centres)  # [b, m]
+        distances.diagonal(start).fill_(torch.inf)  # not its own neighbour
+        refine_(distances, block, centres, scale, distances.kthvalue(k, dim=1, keepdim=True).values)
+        radii = distances.kthvalue(k, dim=1, keepdim=True).values  # [b, 1], squared
         distances, scale = expanded_distances(block, points)  # [b, n]
         refine_(distances, block, points, scale + radii, radii)  # + radii: an outlier's large norm has rounding errors
         covered |= (distances <= radii).any(dim=0)
     return int(covered.sum()) / len(points)
-
-
-def _radii(block: Float[Tensor, "b d"], start: int, centres: Float[Tensor, "m d"], k: int) -> Float[Tensor, "b 1"]:
-    """Squared distance of centres start, start + 1, ... to their k-th nearest other centre."""
-    distances, scale = expanded_distances(block, centres)  # [b, m]
-    distances.diagonal(start).fill_(torch.inf)  # not its own neighbour
-    refine_(distances, block, centres, scale, distances.kthvalue(k, dim=1, keepdim=True).values)
-    return distances.kthvalue(k, dim=1, keepdim=True).values
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import math
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -163,46 +163,32 @@ def beta_schedule(kind: str = "linear", *, start: float = 1e-4, end: float = 0.0
     """A schedule of a kind in BETAS (diffusers' names); with `zero_snr` it ends in pure noise."""
     if kind not in BETAS:
         raise unknown("beta schedule", kind, BETAS)
-    return _discrete(BETAS[kind](start, end, steps), kind, zero_snr)
+    return given_betas(BETAS[kind](start, end, steps), kind=kind, zero_snr=zero_snr)
 
 
-def given_betas(betas: Sequence[float], *, zero_snr: bool = False) -> DiscreteSchedule:
-    """The schedule with these betas, one per timestep."""
-    return _discrete(torch.tensor(betas, dtype=torch.float32), "given", zero_snr)
+def given_betas(betas: Sequence[float] | Tensor, *, kind: str = "given", zero_snr: bool = False) -> DiscreteSchedule:
+    """The schedule with these betas, one per timestep: a_t = prod_{s <= t} (1 - beta_s).
+
+    Computed in float32, to equal diffusers' values to the last digit. With `zero_snr`, sqrt(a) is shifted to end at 0
+    and rescaled to keep its first value (Lin et al. 2023, Algorithm 1).
+    """
+    betas = torch.as_tensor(betas, dtype=torch.float32)
+    if zero_snr:
+        roots = torch.cumprod(1 - betas, dim=0).sqrt()
+        a = ((roots - roots[-1]) * (roots[0] / (roots[0] - roots[-1]))) ** 2
+        betas = 1 - torch.cat([a[:1], a[1:] / a[:-1]])
+    return DiscreteSchedule(torch.cumprod(1 - betas, dim=0).double(), kind)
 
 
-def linear_betas(start: float, end: float, steps: int) -> Float[Tensor, "{steps}"]:
-    """DDPM (Ho et al. 2020)."""
-    return torch.linspace(start, end, steps, dtype=torch.float32)
-
-
-def scaled_linear_betas(start: float, end: float, steps: int) -> Float[Tensor, "{steps}"]:
-    """Latent diffusion (Rombach et al. 2022): sqrt(beta) is linear."""
-    return linear_betas(start ** 0.5, end ** 0.5, steps) ** 2
-
-
-def cosine_betas(start: float, end: float, steps: int) -> Float[Tensor, "{steps}"]:
+def _cosine_betas(start: float, end: float, steps: int) -> Float[Tensor, "{steps}"]:
     """Nichol & Dhariwal 2021: a = cos^2, each beta capped at 0.999; `start` and `end` are ignored."""
     a = [math.cos((k / steps + 0.008) / 1.008 * math.pi / 2) ** 2 for k in range(steps + 1)]
     return torch.tensor([min(1 - a[k + 1] / a[k], 0.999) for k in range(steps)], dtype=torch.float32)
 
 
 BETAS: dict[str, Callable[[float, float, int], Tensor]] = {
-    "linear": linear_betas,
-    "scaled_linear": scaled_linear_betas,
-    "squaredcos_cap_v2": cosine_betas,
+    "linear": partial(torch.linspace, dtype=torch.float32),  # DDPM (Ho et al. 2020)
+    # latent diffusion (Rombach et al. 2022): sqrt(beta) is linear
+    "scaled_linear": lambda start, end, steps: BETAS["linear"](start ** 0.5, end ** 0.5, steps) ** 2,
+    "squaredcos_cap_v2": _cosine_betas,
 }
-
-
-def zero_snr_betas(betas: Float[Tensor, "steps"]) -> Float[Tensor, "steps"]:
-    """Lin et al. 2023, Algorithm 1: shift sqrt(a) to end at 0 and rescale it to keep its first value."""
-    roots = torch.cumprod(1 - betas, dim=0).sqrt()
-    a = ((roots - roots[-1]) * (roots[0] / (roots[0] - roots[-1]))) ** 2
-    return 1 - torch.cat([a[:1], a[1:] / a[:-1]])
-
-
-def _discrete(betas: Float[Tensor, "steps"], kind: str, zero_snr: bool) -> DiscreteSchedule:
-    """a_t = prod_{s <= t} (1 - beta_s), multiplied in float32 to equal diffusers' values to the last digit."""
-    if zero_snr:
-        betas = zero_snr_betas(betas)
-    return DiscreteSchedule(torch.cumprod(1 - betas, dim=0).double(), kind)

@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 T = TypeVar("T")
 _shown: ContextVar[bool] = ContextVar("progress_shown", default=False)
-_steps: ContextVar[tqdm | _Callback | None] = ContextVar("progress_steps", default=None)
+_on_fraction: ContextVar[Callable[[float], object] | None] = ContextVar("progress_on_fraction", default=None)
 
 
 def shown() -> AbstractContextManager[None]:
@@ -39,7 +39,7 @@ def steps(items: Iterable[T], label: str, total: int) -> Iterator[T]:
         yield from items
         return
     with tqdm(desc=label, total=total, bar_format="{l_bar}{bar}| {n:.2f}/{total} [{elapsed}<{remaining}]",
-              **_options()) as bar, _set(_steps, bar):
+              **_options()) as bar, watched(lambda done: bar.update(int(bar.n) + done - bar.n)):
         for done, item in enumerate(items, start=1):
             bar.update(done - bar.n)
             yield item
@@ -62,25 +62,14 @@ def _options() -> dict[str, Any]:
 
 def fraction(done: float) -> None:
     """Report that the current step of `steps` is done to this fraction (0 to 1)."""
-    bar = _steps.get()
-    if bar is not None:
-        bar.update(int(bar.n) + min(done, 0.999) - bar.n)
+    callback = _on_fraction.get()
+    if callback is not None:
+        callback(min(done, 0.999))
 
 
-def watched(callback: Callable[[float], None]) -> AbstractContextManager[None]:
+def watched(callback: Callable[[float], object]) -> AbstractContextManager[None]:
     """Call `callback` on every `fraction` of this thread; it may cancel the work by raising."""
-    return _set(_steps, _Callback(callback))
-
-
-class _Callback:
-    """Replaces a bar."""
-
-    def __init__(self, callback: Callable[[float], None]) -> None:
-        self.n, self._callback = 0.0, callback
-
-    def update(self, by: float) -> None:
-        self.n += by
-        self._callback(self.n)
+    return _set(_on_fraction, callback)
 
 
 @contextmanager

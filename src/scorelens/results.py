@@ -11,7 +11,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,7 @@ PACKAGES = ("scorelens", "torch", "numpy", "scikit-learn", "Pillow", "diffusers"
 
 @dataclass(frozen=True)
 class Row:
-    """One measurement: a denoiser with its options, on some data, from some noise, and the metrics found."""
+    """One measurement: a denoiser with its options, the data, the noise, and the metrics."""
 
     name: str  # unique in its file
     denoiser: str  # a name in DENOISERS, or that of a network
@@ -43,12 +44,13 @@ class Row:
     peak_memory_bytes: int | None = None
     started: str = ""
     pictures: str = ""  # file of arrays, relative to the rows
-    failed: str = ""  # the error, where there was one
+    failed: str = ""  # the error, if there was one
 
     @property
     def label(self) -> str:
-        """For people: `locality, threshold 0.05, batch-mean`."""
-        return method_label(self.denoiser, self.options)
+        """The denoiser and its options, as in `locality, threshold 0.05, batch-mean`."""
+        words = (value if isinstance(value, str) else f"{key} {value}" for key, value in self.options.items())
+        return ", ".join([self.denoiser, *words])
 
     @property
     def r2(self) -> Mapping[str, float]:
@@ -56,36 +58,23 @@ class Row:
         return self.metrics["r2"]
 
 
-def method_label(denoiser: str, options: Mapping[str, Any]) -> str:
-    """A denoiser and its options for people: `locality, threshold 0.05, batch-mean`."""
-    words = (value if isinstance(value, str) else f"{key} {value}" for key, value in options.items())
-    return ", ".join([denoiser, *words])
-
-
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, none if it does not exist. An unfinished last line, left by a killed process, is ignored."""
     lines = path.read_text().split("\n") if path.exists() else []
     try:
-        return [_row(json.loads(line)) for line in lines[:-1]]
-    except (json.JSONDecodeError, TypeError) as error:
+        return [Row(**json.loads(line)) for line in lines[:-1]]
+    except (json.JSONDecodeError, TypeError) as error:  # TypeError: unknown or missing keys
         raise ScorelensError(f"{path} is damaged: {error}; remove the line, and run again") from error
 
 
-def _row(record: Mapping[str, Any]) -> Row:
-    unexpected = set(record) - {each.name for each in fields(Row)}
-    if unexpected:
-        raise TypeError(f"unknown keys {', '.join(sorted(unexpected))}")
-    return Row(**record)
-
-
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
-    """All rows of a file, in place of those that were there."""
+    """Write the rows to a file, replacing its content."""
     with atomic_file(path) as temporary:
         temporary.write_text("".join(_line(row) for row in rows))
 
 
 def append_row(path: Path, row: Row) -> None:
-    """One more row, on disk when this returns."""
+    """Append a row; it is on disk when this returns."""
     with path.open("a") as file:
         file.write(_line(row))
         file.flush()
@@ -99,12 +88,13 @@ def _line(row: Row) -> str:
 
 def environment(device: torch.device | str = "cpu") -> dict[str, Any]:
     """Versions, commit and device, for a run's record."""
+    device = torch.device(device)
     return {
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: version for name in PACKAGES if (version := _version(name))},
         "commit": _commit(),
-        "device": _device_name(torch.device(device)),
+        "device": f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type,
         "threads": torch.get_num_threads(),
         **({"processes": distributed.world().size} if distributed.world().size > 1 else {}),
     }
@@ -135,11 +125,9 @@ def peak_memory() -> int | None:
 
 
 def reset_peak_memory() -> None:
-    """Start measuring peak memory again, where the system supports it: Linux does."""
-    try:
+    """Start measuring peak memory again, if the system can (Linux can); otherwise peaks are of the whole process."""
+    with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return  # peaks are then those of the whole process
 
 
 def _version(package: str) -> str | None:
@@ -151,16 +139,9 @@ def _version(package: str) -> str | None:
 
 def _commit() -> str | None:
     """The commit of the source tree, marked if it has changes; None for an installed package."""
-    root = Path(__file__).resolve().parents[2]
-    if not (root / ".git").exists():
-        return None
-    try:
-        described = subprocess.run(["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"], cwd=root,
-                                   capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):  # no git here
-        return None
-    return described.stdout.strip() or None
-
-
-def _device_name(device: torch.device) -> str:
-    return f"cuda ({torch.cuda.get_device_name(device)})" if device.type == "cuda" else device.type
+    root, command = Path(__file__).resolve().parents[2], ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    if (root / ".git").exists():
+        with suppress(OSError, subprocess.TimeoutExpired):  # git is not installed, or slow
+            described = subprocess.run([*command, "--exclude=*"], cwd=root, capture_output=True, text=True, timeout=10)
+            return described.stdout.strip() or None
+    return None

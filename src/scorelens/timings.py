@@ -1,10 +1,10 @@
-"""What ran and how long it took: code names its phases and plans, and a caller who wants to know collects them."""
+"""What ran and how long it took: code reports its phases and plans, and `profiled` collects them."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +25,7 @@ _profile: ContextVar[Profile | None] = ContextVar("profile", default=None)
 
 @contextmanager
 def profiled() -> Iterator[Profile]:
-    """Collect what runs within this block."""
+    """Collect the phases and plans of this block."""
     profile = Profile()
     token = _profile.set(profile)
     try:
@@ -35,22 +35,18 @@ def profiled() -> Iterator[Profile]:
 
 
 def record_plan(describe: Callable[[], dict[str, Any]]) -> None:
-    """Note the plan of an evaluation, if anyone collects."""
+    """Record the plan of an evaluation, within `profiled`."""
     profile = _profile.get()
     if profile is not None:
         profile.plans.append(describe())
 
 
-def phase(name: str) -> AbstractContextManager[None]:
-    """A part of the work; costs next to nothing if nobody collects."""
-    profile = _profile.get()
-    return nullcontext() if profile is None else _timed(name, profile.seconds)
-
-
 @contextmanager
-def _timed(name: str, seconds: dict[str, float]) -> Iterator[None]:
-    start = time.perf_counter()
+def phase(name: str) -> Iterator[None]:
+    """A part of the work, timed within `profiled`."""
+    profile, start = _profile.get(), time.perf_counter()
     yield
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-    seconds[name] = seconds.get(name, 0.0) + time.perf_counter() - start
+    if profile is not None:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        profile.seconds[name] = profile.seconds.get(name, 0.0) + time.perf_counter() - start

@@ -14,7 +14,7 @@ from scorelens.analysis.verdict import THRESHOLDS, linear_share, mean_ratio, ver
 from scorelens.cli.parser import main
 from scorelens.networks import load_network
 from scorelens.networks.architectures import build_network, preset
-from scorelens.networks.export import export_network
+from scorelens.networks.folders import export_network
 from scorelens.noise import ddim_timesteps, ddpm_alphas
 from scorelens.sampling import Samples, Step
 

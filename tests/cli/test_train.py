@@ -68,7 +68,7 @@ def test_diffusers_itself_reads_the_folder(whole):
 def test_a_network_that_is_saved_again_forgets_where_it_came_from(whole, tmp_path):
     from diffusers import UNet2DModel
 
-    from scorelens.networks.export import export_network
+    from scorelens.networks.folders import export_network
 
     model = UNet2DModel.from_pretrained(whole / "unet", low_cpu_mem_usage=False)
     assert str(whole) in str(model.config["_name_or_path"])

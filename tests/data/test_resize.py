@@ -3,7 +3,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scorelens.data.resize import CHUNK, resize, to_channels
+from scorelens.data.decode import CHUNK, resize, to_channels
 from scorelens.types import ScorelensError
 
 SIDE = st.integers(1, 40)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scorelens.data import ImageSet, load_images
-from scorelens.data.splits import seeded_part
+from scorelens.data.edits import seeded_part
 from scorelens.types import ScorelensError
 
 

@@ -9,8 +9,15 @@ import torch
 from scorelens.data.images import ImageSet
 from scorelens.networks import load_network
 from scorelens.networks.architectures import ARCHITECTURES, build_network, preset
-from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.train import NotFiniteError, Recipe, check_finite, initial_state, training_steps
+from scorelens.networks.train import (
+    NotFiniteError,
+    Recipe,
+    check_finite,
+    initial_state,
+    load_checkpoint,
+    save_checkpoint,
+    training_steps,
+)
 from scorelens.noise import beta_schedule
 from scorelens.types import ScorelensError
 

@@ -8,7 +8,7 @@ from typing import Literal
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
 from scorelens.networks import training
-from scorelens.networks.export import CARD
+from scorelens.networks.folders import CARD
 
 
 def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"] = "unet",

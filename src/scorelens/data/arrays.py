@@ -1,64 +1,104 @@
-"""Array sources: the embedded digits and .npz files."""
+"""Sources that are arrays: the embedded digits, .npz files, and MNIST, Fashion-MNIST and CIFAR-10 on disk."""
 
 from __future__ import annotations
 
+import gzip
+import math
 import zipfile
 import zlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from jaxtyping import Int64, UInt8
+from jaxtyping import UInt8
 
-from scorelens.data.images import ImageSet
-from scorelens.data.splits import seeded_part
+from scorelens.data.edits import seeded_part
+from scorelens.data.images import ImageSet, Request
 from scorelens.types import ScorelensError
 
 Labelled = tuple[np.ndarray, np.ndarray | None]  # pixels uint8 [N, C, H, W], labels int64 [N]
 
 DIGIT_NAMES = tuple("0123456789")
+FASHION_NAMES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
+CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+MNISTS = {"mnist": ("MNIST", DIGIT_NAMES), "fashion-mnist": ("FashionMNIST", FASHION_NAMES)}
+UBYTE = 8  # type code of uint8 in the idx format
 
 
-def load_digits(split: str) -> ImageSet:
+def load_digits(request: Request) -> ImageSet:
     """Scikit-learn's 1,797 handwritten digits, 8x8, with grey levels 0 ... 16 scaled to 0 ... 255."""
     from sklearn.datasets import load_digits as load_embedded
 
     digits = load_embedded()
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]                 # [N, 1, 8, 8]
-    labels = digits.target.astype(np.int64)
-    return seeded_part(ImageSet(pixels, "digits", labels=labels, class_names=DIGIT_NAMES), split)
+    images = ImageSet(pixels, "digits", labels=digits.target.astype(np.int64), class_names=DIGIT_NAMES)
+    return seeded_part(images, request.split)
 
 
-def load_npz(source: str, path: Path, split: str) -> ImageSet:
+def load_npz(request: Request) -> ImageSet:
     """Load an .npz file: `images`, uint8 [N, H, W] or [N, H, W, C], and optionally `labels`."""
-    if not path.is_file():
-        raise ScorelensError(f"{source}: there is no file {path}")
-    pixels, labels = read_npz(source, path)
-    return seeded_part(ImageSet(pixels, source, labels=labels), split)
+    if not request.path.is_file():
+        raise ScorelensError(f"{request.source}: there is no file {request.path}")
+    pixels, labels = _read_npz(request.source, request.path)
+    return seeded_part(ImageSet(pixels, request.source, labels=labels), request.split)
 
 
-def read_npz(source: str, path: Path) -> Labelled:
+def load_mnist(request: Request) -> ImageSet:
+    """Load ROOT/MNIST/raw or ROOT/FashionMNIST/raw; the source is a key of MNISTS."""
+    kind, class_names = MNISTS[request.source]
+    raw = request.path / kind / "raw"
+    files = {part: [raw / f"{prefix}-images-idx3-ubyte", raw / f"{prefix}-labels-idx1-ubyte"]
+             for part, prefix in (("train", "train"), ("test", "t10k"))}
+
+    def read(part: str) -> Labelled:
+        pixels, labels = (_read_idx(request.source, file, ndim) for file, ndim in zip(files[part], (3, 1), strict=True))
+        return pixels[:, None], labels.astype(np.int64)
+
+    if request.download and not all(_stored(file).exists() for part in files.values() for file in part):
+        _torchvision_dataset(request, kind, train=True)
+    return _read_split(request, read, class_names)
+
+
+def load_cifar10(request: Request) -> ImageSet:
+    """Load ROOT/cifar10/{train,test}.npz if it exists, else torchvision's copy, which verifies its checksums."""
+    def read(part: str) -> Labelled:
+        path, batches = request.path / "cifar10" / f"{part}.npz", request.path / "cifar-10-batches-py"
+        if path.exists():
+            return _read_npz("cifar10", path)
+        if not (request.download or batches.exists()):
+            raise ScorelensError(f"cifar10: there is neither {path} nor {batches}; point --root to the folder that "
+                                 "holds one of them, or fetch the latter with download=True")
+        dataset = _torchvision_dataset(request, "CIFAR10", train=part == "train")
+        return _channels_first(dataset.data), np.asarray(dataset.targets, np.int64)
+
+    return _read_split(request, read, CIFAR_NAMES)
+
+
+def _read_split(request: Request, read: Callable[[str], Labelled], class_names: tuple[str, ...]) -> ImageSet:
+    """Read one split; "all" is train followed by test."""
+    parts = [read(part) for part in (("train", "test") if request.split == "all" else (request.split,))]
+    pixels = parts[0][0] if len(parts) == 1 else np.concatenate([part for part, _ in parts])
+    labels = [part for _, part in parts if part is not None]
+    return ImageSet(pixels, request.source, request.split,
+                    np.concatenate(labels) if len(labels) == len(parts) else None, class_names)
+
+
+def _read_npz(source: str, path: Path) -> Labelled:
     """The images, channels first, and labels of an .npz file; pickles are refused."""
-    arrays = _npz_arrays(source, path)
-    if "images" not in arrays:
-        raise ScorelensError(f"{source}: {path} has no array named 'images'")
-    labels = arrays.get("labels")
-    return _checked_images(source, arrays["images"]), None if labels is None else _checked_labels(source, labels)
-
-
-def channels_first(images: UInt8[np.ndarray, "n h w c"]) -> UInt8[np.ndarray, "n c h w"]:
-    """A contiguous copy with channels first."""
-    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
-
-
-def _npz_arrays(source: str, path: Path) -> dict[str, np.ndarray]:
     try:
         with path.open("rb") as file:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array; save it with np.savez(path, images=array)")
-            return {key: archive[key] for key in ("images", "labels") if key in archive}
+            images, labels = (archive.get(key) for key in ("images", "labels"))
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         raise ScorelensError(f"{source}: {path} cannot be read as .npz: {error}") from error
+    if images is None:
+        raise ScorelensError(f"{source}: {path} has no array named 'images'")
+    if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iu"):
+        raise ScorelensError(f"{source}: 'labels' must be integers [N], got {labels.dtype} {list(labels.shape)}")
+    return _checked_images(source, images), None if labels is None else labels.astype(np.int64)
 
 
 def _checked_images(source: str, images: np.ndarray) -> UInt8[np.ndarray, "n c h w"]:
@@ -69,10 +109,43 @@ def _checked_images(source: str, images: np.ndarray) -> UInt8[np.ndarray, "n c h
         return images[:, None]
     if images.shape[1] in (1, 3) and images.shape[3] >= 8:
         raise ScorelensError(f"{source}: 'images' must be [N,H,W,C], but {list(images.shape)} looks like [N,C,H,W]")
-    return channels_first(images)
+    return _channels_first(images)
 
 
-def _checked_labels(source: str, labels: np.ndarray) -> Int64[np.ndarray, " n"]:
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ScorelensError(f"{source}: 'labels' must be integers [N], got {labels.dtype} {list(labels.shape)}")
-    return labels.astype(np.int64)
+def _channels_first(images: UInt8[np.ndarray, "n h w c"]) -> UInt8[np.ndarray, "n c h w"]:
+    return np.ascontiguousarray(images.transpose(0, 3, 1, 2))
+
+
+def _stored(file: Path) -> Path:
+    """The file, or the name of its compressed copy if there is no such file."""
+    return file if file.exists() else file.with_name(f"{file.name}.gz")
+
+
+def _read_idx(source: str, file: Path, ndim: int) -> UInt8[np.ndarray, ...]:
+    """Read an idx file: two zero bytes, type code, number of axes, each axis as a big-endian int32, then the values."""
+    path = _stored(file)
+    if not path.exists():
+        raise ScorelensError(f"{source}: there is no {file} (or .gz); point --root to the folder that holds "
+                             f"{file.parents[1].name}, or fetch it with download=True")
+    try:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise ScorelensError(f"{path} cannot be read: {error}") from error
+    start = 4 + 4 * ndim
+    shape = [int.from_bytes(data[at:at + 4], "big") for at in range(4, start, 4)]
+    if data[:4] != bytes([0, 0, UBYTE, ndim]) or len(data) != start + math.prod(shape):
+        raise ScorelensError(f"{path} is damaged: it is not an idx file with {ndim} axes")
+    return np.frombuffer(bytearray(data), np.uint8, offset=start).reshape(shape)  # bytearray: writable, for torch
+
+
+def _torchvision_dataset(request: Request, kind: str, train: bool) -> Any:
+    source, root = request.source, request.path
+    try:
+        from torchvision import datasets
+    except Exception as error:  # the PyPI build raises RuntimeError next to a CPU-only torch
+        raise ScorelensError(f"{source}: torchvision is required but cannot be imported ({error}); install the extra "
+                             "scorelens[torchvision], built for your torch, or copy the files by hand") from error
+    try:
+        return getattr(datasets, kind)(root, train=train, download=request.download)
+    except (OSError, RuntimeError) as error:
+        raise ScorelensError(f"{source}: torchvision could not load it under {root}: {error}") from error

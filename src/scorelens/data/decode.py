@@ -1,30 +1,23 @@
-"""Decode one image file with Pillow."""
+"""Decode an image file with Pillow; resize uint8 images and convert their channels."""
 
 from __future__ import annotations
 
 import io
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from jaxtyping import UInt8
+from torch.nn.functional import interpolate
 
-from scorelens.data.resize import resize, to_channels
+from scorelens.types import ScorelensError
 
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY_MODES = ("1", "L", "LA")  # and the 16-bit modes, which begin with "I"
-
-
-@dataclass(frozen=True)
-class Decoding:
-    """How to decode image files."""
-
-    size: tuple[int, int] | None = None  # (H, W); None keeps the size of the files
-    channels: int | None = None  # None: 1 if all files are grey, else 3
-    skip_bad: bool = False
+LUMA = (0.299, 0.587, 0.114)  # Rec. 601 weights of red, green and blue, as in Pillow and torchvision
+CHUNK = 1024  # images converted to floats at a time
 
 
 class Undecodable(ValueError):
@@ -38,16 +31,6 @@ def undecodable() -> Iterator[None]:
         yield
     except Exception as error:
         raise Undecodable(str(error)) from error
-
-
-@contextmanager
-def bombs_as_errors() -> Iterator[None]:
-    """Make Pillow's warning about huge images (decompression bombs) an error, in all threads."""
-    from PIL import Image
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("error", Image.DecompressionBombWarning)
-        yield
 
 
 def decode(data: bytes, size: tuple[int, int] | None, channels: int) -> UInt8[np.ndarray, "c h w"]:
@@ -67,26 +50,52 @@ def has_colour(data: bytes) -> bool:
     from PIL import Image
 
     with undecodable(), Image.open(io.BytesIO(data)) as image:
-        return not _is_grey(image.mode)
+        return image.mode not in GREY_MODES and not image.mode.startswith("I")
 
 
 def _pixels(image: Any) -> UInt8[np.ndarray, "c h w"]:
-    if image.mode.startswith("I"):
-        return _from_16_bits(np.asarray(image))[None]
     if image.mode == "F":
         raise Undecodable("floating-point pixels have no known range")
+    if image.mode.startswith("I"):
+        values = np.asarray(image).astype(np.int64)[None]
+        if values.min() < 0 or values.max() > 65535:
+            raise Undecodable("32-bit pixels have no known range")
+        return ((values + 128) // 257).astype(np.uint8)  # 0 ... 65535 to 0 ... 255, rounded; Pillow would clip
     image.info.pop("transparency", None)  # dropped on purpose; Pillow would warn
-    if _is_grey(image.mode):
+    if image.mode in GREY_MODES:
         return np.asarray(image.convert("L"))[None]
     return np.ascontiguousarray(np.asarray(image.convert("RGB")).transpose(2, 0, 1))
 
 
-def _is_grey(mode: str) -> bool:
-    return mode in GREY_MODES or mode.startswith("I")
+def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8[np.ndarray, "n c h2 w2"]:
+    """Scale images (antialiased bicubic, aspect ratio kept) to cover `size` = (H, W), then crop the centre."""
+    (h, w), (height, width) = pixels.shape[2:], size
+    if (h, w) == size:
+        return pixels
+    scale = max(height / h, width / w)
+    covering = (round(h * scale), round(w * scale))
+    top, left = (covering[0] - height) // 2, (covering[1] - width) // 2
+    resized = np.empty((*pixels.shape[:2], *size), np.uint8)
+    for start in range(0, len(pixels), CHUNK):
+        x = torch.from_numpy(pixels[start:start + CHUNK].astype(np.float32))
+        x = interpolate(x, size=covering, mode="bicubic", antialias=True)         # [n, c, >= height, >= width]
+        x = x[:, :, top:top + height, left:left + width].round().clamp(0, 255)
+        resized[start:start + CHUNK] = x.to(torch.uint8).numpy()
+    return resized
 
 
-def _from_16_bits(values: np.ndarray) -> np.ndarray:
-    """Scale 0 ... 65535 to 0 ... 255, rounded; Pillow's own conversion would clip."""
-    if values.min() < 0 or values.max() > 65535:
-        raise Undecodable("32-bit pixels have no known range")
-    return ((values.astype(np.int64) + 128) // 257).astype(np.uint8)
+def to_channels(pixels: UInt8[np.ndarray, "n c h w"], channels: int) -> UInt8[np.ndarray, "n c2 h w"]:
+    """Convert grey to RGB by repeating the channel, or RGB to grey by luma."""
+    if pixels.shape[1] == channels:
+        return pixels
+    if (pixels.shape[1], channels) == (1, 3):
+        return np.repeat(pixels, 3, axis=1)
+    if (pixels.shape[1], channels) == (3, 1):
+        return np.concatenate([_luma(pixels[start:start + CHUNK]) for start in range(0, len(pixels), CHUNK)])
+    raise ScorelensError(f"images of {pixels.shape[1]} channels cannot become images of {channels}; only 1 "
+                         "(grayscale) and 3 (rgb) can be converted to each other")
+
+
+def _luma(pixels: np.ndarray) -> np.ndarray:
+    weighted = np.tensordot(np.array(LUMA, np.float32), pixels.astype(np.float32), axes=(0, 1))     # [n, h, w]
+    return np.rint(weighted).astype(np.uint8)[:, None]

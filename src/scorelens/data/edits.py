@@ -1,4 +1,4 @@
-"""Edits of an ImageSet: flips, limits, classes and marks.
+"""Edits of an ImageSet: splits, flips, limits, classes and marks.
 
 The W experiment adds a mark of random colour to every image, which gives the data one known correlation:
 x_hat = x + gamma c s, with s a binary mask, the same for all images, and c ~ Uniform[-1, 1]^C, one colour per image.
@@ -13,11 +13,36 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool
 
+from scorelens.data.array_cache import shared
 from scorelens.data.images import ImageSet
-from scorelens.data.shared import shared
 from scorelens.types import ScorelensError
 
+SPLITS = ("train", "test", "all")
+SPLIT_SEED = 9010  # constant: the user's seed must never move images between train and test
 LETTER_HEIGHT = 0.62  # height of a letter, as a fraction of the image
+
+
+def seeded_test(count: int) -> Bool[np.ndarray, " n"]:
+    """Mask of the test split of `count` images: a tenth of them, rounded down. Depends only on `count`."""
+    test = np.zeros(count, dtype=bool)
+    test[np.random.default_rng(SPLIT_SEED).permutation(count)[:count // 10]] = True
+    return test
+
+
+def seeded_part(images: ImageSet, split: str) -> ImageSet:
+    """One split of images that come without splits, in the original order."""
+    if split == "all":
+        return images
+    indices = np.flatnonzero(seeded_test(len(images)) == (split == "test"))
+    if not len(indices):
+        raise empty_split(images.name, split)
+    return replace(images.subset(indices), split=split)
+
+
+def empty_split(name: str, split: str) -> ScorelensError:
+    """The error for a split without images."""
+    return ScorelensError(f"{name}: the {split} split is empty (without train/test folders, one image in ten is a test "
+                          "image); use another split")
 
 
 def with_flips(images: ImageSet) -> ImageSet:
@@ -32,9 +57,8 @@ def limited(images: ImageSet, limit: int | None, seed: int) -> ImageSet:
     check_draw(limit, seed)
     if limit is None:
         return images
-    if limit >= len(images):
-        return replace(images, record={**images.record, "limit": limit, "seed": seed})
-    return images.subset(np.random.default_rng(seed).permutation(len(images))[:limit], limit=limit, seed=seed)
+    rows = slice(None) if limit >= len(images) else np.random.default_rng(seed).permutation(len(images))[:limit]
+    return images.subset(rows, limit=limit, seed=seed)
 
 
 def check_draw(limit: int | None, seed: int) -> None:
@@ -78,16 +102,16 @@ def add_mark(images: ImageSet, mark: str | Path, gamma: float = 0.5, seed: int =
     """
     if not gamma > 0:
         raise ScorelensError(f"gamma, the strength of the mark, must be a number > 0, got {gamma:g}")
-    return shared(lambda: _marked(images, mark, gamma, seed))
 
+    def marked() -> ImageSet:
+        s = mark_mask(mark, images.shape[1:])
+        c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
+        pixels = images[:].numpy()
+        pixels += np.float32(gamma) * c[:, :, None, None] * s
+        return replace(images, pixels=pixels, record={**images.record, "mark": str(mark), "gamma": gamma,
+                                                      "mark_pixels": int(s.sum()), "mark_seed": seed})
 
-def _marked(images: ImageSet, mark: str | Path, gamma: float, seed: int) -> ImageSet:
-    s = mark_mask(mark, images.shape[1:])
-    c = np.random.default_rng((seed, 87)).uniform(-1, 1, (len(images), images.shape[0])).astype(np.float32)
-    pixels = images[:].numpy()
-    pixels += np.float32(gamma) * c[:, :, None, None] * s
-    return replace(images, pixels=pixels, record={**images.record, "mark": str(mark), "gamma": gamma,
-                                                  "mark_pixels": int(s.sum()), "mark_seed": seed})
+    return shared(marked)
 
 
 def mark_mask(mark: str | Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
@@ -99,7 +123,6 @@ def mark_mask(mark: str | Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"
 
 
 def _letter_mask(letter: str, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
-    """A large letter whose bounding box is centred."""
     from PIL import Image, ImageDraw, ImageFont
 
     image = Image.new("L", (size[1], size[0]))

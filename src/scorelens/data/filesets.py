@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import TypeVar
 import numpy as np
 
 from scorelens.data.array_cache import cached_path, new_array, open_array
-from scorelens.data.decode import Decoding, Undecodable, bombs_as_errors, decode, has_colour, undecodable
-from scorelens.data.images import ImageSet
-from scorelens.data.splits import empty_split
+from scorelens.data.decode import Undecodable, decode, has_colour, undecodable
+from scorelens.data.edits import empty_split
+from scorelens.data.images import ImageSet, Request
 from scorelens.files import write_json
 from scorelens.progress import track
 from scorelens.types import ScorelensError
@@ -29,10 +30,10 @@ CACHE_VERSION = 1  # part of the key: increase it when the same files decode to 
 
 @dataclass(frozen=True)
 class Files:
-    """Image files in a folder, in a zip or in the rows of a dataset."""
+    """Image files in a folder, in a zip or in the rows of a dataset, and how to load them."""
 
-    source: str  # as the user wrote it
-    names: tuple[str, ...]
+    request: Request
+    names: Sequence[str]
     read: Callable[[str], bytes]
     test: np.ndarray  # bool [N]: which files are the test split
     labels: np.ndarray | None = None  # int64 [N]
@@ -59,86 +60,80 @@ class BadFiles(ScorelensError):
                          "with skip_bad")
 
 
-def load_files(files: Files, split: str, decoding: Decoding) -> ImageSet:
+def load_files(files: Files) -> ImageSet:
     """Load one split of the files. All files are decoded, so a bad file in any split is an error."""
+    source, split = files.request.source, files.request.split
     order = np.argsort(files.test, kind="stable")  # train before test: each split is a slice of the memory map
-    pixels, skipped = _decoded([files.names[i] for i in order], files, decoding)
+    pixels, skipped = _decoded(files, [files.names[i] for i in order])
     excluded = set(skipped)
     kept = np.array([i for i in order if files.names[i] not in excluded])     # kept[row of pixels] = file
-    rows = _rows(files.test[kept], kept, split)
+    boundary = int(np.count_nonzero(~files.test[kept]))
+    in_order = slice(None) if np.all(np.diff(kept) > 0) else np.argsort(kept)  # a slice is a view: nothing is copied
+    rows = {"train": slice(0, boundary), "test": slice(boundary, None), "all": in_order}[split]
     if not len(kept[rows]):
-        raise empty_split(files.source, split)
+        raise empty_split(source, split)
     labels = None if files.labels is None else files.labels[kept[rows]]
-    record = {"skipped": skipped} if skipped else {}
-    return ImageSet(pixels[rows], files.source, split, labels, files.class_names, record)
+    return ImageSet(pixels[rows], source, split, labels, files.class_names, {"skipped": skipped} if skipped else {})
 
 
-def _rows(test: np.ndarray, kept: np.ndarray, split: str) -> slice | np.ndarray:
-    """The rows of a split in file order: a slice (a view) if possible."""
-    if split == "all":
-        return slice(None) if np.all(np.diff(kept) > 0) else np.argsort(kept)
-    boundary = int(np.count_nonzero(~test))
-    return slice(0, boundary) if split == "train" else slice(boundary, None)
-
-
-def _decoded(names: list[str], files: Files, decoding: Decoding) -> tuple[np.ndarray, list[str]]:
+def _decoded(files: Files, names: list[str]) -> tuple[np.ndarray, list[str]]:
     """The pixels of all files that can be decoded, and the names of the others."""
-    path = cached_path(_content_key(names, files, decoding))
+    from PIL import Image
+
+    path = cached_path(_content_key(files, names))
     notes = path.with_suffix(".json")
     if not (path.exists() and notes.exists()):
-        with bombs_as_errors():
-            _fill_cache(path, notes, names, files, decoding)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", Image.DecompressionBombWarning)  # huge images are errors, in all threads
+            write_json(notes, {"skipped": _fill_cache(files, names, path)})
     skipped = json.loads(notes.read_text())["skipped"]
-    if skipped and not decoding.skip_bad:
-        raise BadFiles(files.source, skipped)
+    if skipped and not files.request.skip_bad:
+        raise BadFiles(files.request.source, skipped)
     return open_array(path), skipped
 
 
-def _content_key(names: list[str], files: Files, decoding: Decoding) -> str:
+def _content_key(files: Files, names: list[str]) -> str:
     def digest(name: str) -> bytes:  # unreadable files (dead links, broken zip members) are reported when decoding
         return files.apply(lambda data: hashlib.sha256(data).digest(), name) or b"unreadable"
 
-    digests = _in_parallel(digest, names, "reading")
-    listing = repr((CACHE_VERSION, decoding.size, decoding.channels, list(zip(names, digests, strict=True))))
-    return hashlib.sha256(listing.encode()).hexdigest()
+    listing = list(zip(names, _in_parallel(digest, names, "reading"), strict=True))
+    key = repr((CACHE_VERSION, files.request.size, files.request.channels, listing))
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
-def _fill_cache(path: Path, notes: Path, names: list[str], files: Files, decoding: Decoding) -> None:
-    skipped: list[str] = []
+def _fill_cache(files: Files, names: list[str], path: Path) -> list[str]:
+    """Decode the files into one array file, and return the names of those that were skipped."""
     try:
-        _decode_to(path, names, files, decoding)
+        _decode_to(path, files, names)
+        return []
     except BadFiles as bad:
-        if not decoding.skip_bad or len(bad.names) == len(names):
+        if not files.request.skip_bad or len(bad.names) == len(names):
             raise
-        skipped, excluded = bad.names, set(bad.names)
-        _decode_to(path, [name for name in names if name not in excluded], files, decoding)
-    write_json(notes, {"skipped": skipped})
+        excluded = set(bad.names)
+        _decode_to(path, files, [name for name in names if name not in excluded])
+        return bad.names
 
 
-def _decode_to(path: Path, names: list[str], files: Files, decoding: Decoding) -> None:
+def _decode_to(path: Path, files: Files, names: list[str]) -> None:
     """Decode all files into one array file; if any of them is bad, raise BadFiles and write nothing."""
+    source, size = files.request.source, files.request.size
     in_colour = (files.apply(has_colour, name) for name in track(names, "inspecting", unit="file"))
-    channels = decoding.channels or (3 if any(in_colour) else 1)
+    channels = files.request.channels or (3 if any(in_colour) else 1)
 
     def decoded(name: str) -> np.ndarray | None:
-        return files.apply(lambda data: decode(data, decoding.size, channels), name)
+        return files.apply(lambda data: decode(data, size, channels), name)
 
-    first = next((pixels for pixels in map(decoded, names) if pixels is not None), None)
-    if first is None:
-        raise BadFiles(files.source, names)
-    with new_array(path, (len(names), *first.shape)) as array:
-        _check_shapes(files.source, names, _write(array, names, decoded))
-
-
-def _write(array: np.ndarray, names: list[str], decoded: Callable[[str], np.ndarray | None]) -> list[tuple | None]:
-    """Write the images with the shape of the rows; return the shapes of all, None for bad files."""
     def write(row: int) -> tuple | None:
         pixels = decoded(names[row])
         if pixels is not None and pixels.shape == array.shape[1:]:
             array[row] = pixels
         return None if pixels is None else pixels.shape
 
-    return _in_parallel(write, range(len(names)), "decoding")
+    first = next((pixels for pixels in map(decoded, names) if pixels is not None), None)
+    if first is None:
+        raise BadFiles(source, names)
+    with new_array(path, (len(names), *first.shape)) as array:
+        _check_shapes(source, names, _in_parallel(write, range(len(names)), "decoding"))
 
 
 def _check_shapes(source: str, names: list[str], shapes: list[tuple | None]) -> None:

@@ -1,22 +1,25 @@
-"""Image folders and zips: subfolders are classes, and `train` and `test` above them are splits."""
+"""Image files in folders and zips (subfolders are classes, `train` and `test` above them splits) and hub datasets."""
 
 from __future__ import annotations
 
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
+from types import ModuleType
+from typing import Any
 
 import numpy as np
 
-from scorelens.data.decode import EXTENSIONS, Decoding
+from scorelens.data.decode import EXTENSIONS
+from scorelens.data.edits import seeded_test
 from scorelens.data.filesets import Files, load_files
-from scorelens.data.images import ImageSet
-from scorelens.data.splits import seeded_test
+from scorelens.data.images import ImageSet, Request
 from scorelens.types import ScorelensError
 
 
-def load_folder(source: str, folder: Path, split: str, decoding: Decoding) -> ImageSet:
+def load_folder(request: Request) -> ImageSet:
     """Load the images in a folder and its subfolders."""
+    source, folder = request.source, request.path
     if not folder.exists():
         raise ScorelensError(f"{source}: there is no folder {folder}")
     if not folder.is_dir():
@@ -25,11 +28,12 @@ def load_folder(source: str, folder: Path, split: str, decoding: Decoding) -> Im
         names = [path.relative_to(folder).as_posix() for path in _walk(folder, set())]
     except OSError as error:
         raise ScorelensError(f"{source}: cannot read {error.filename}: {error.strerror}") from error
-    return load_files(_files(source, names, lambda name: (folder / name).read_bytes()), split, decoding)
+    return load_files(_files(request, names, lambda name: (folder / name).read_bytes()))
 
 
-def load_zip(source: str, path: Path, split: str, decoding: Decoding) -> ImageSet:
+def load_zip(request: Request) -> ImageSet:
     """Load the images in a zip; a single folder around all of them is ignored."""
+    source, path = request.source, request.path
     if not path.exists():
         raise ScorelensError(f"{source}: there is no file {path}")
     try:
@@ -37,9 +41,51 @@ def load_zip(source: str, path: Path, split: str, decoding: Decoding) -> ImageSe
     except (OSError, zipfile.BadZipFile) as error:
         raise ScorelensError(f"{source}: {path} is not a zip file that can be read: {error}") from error
     with archive:
-        wrapper = _wrapper(_image_names(archive.namelist()))
+        tops = {_top(name) for name in _image_names(archive.namelist())}
+        wrapper = f"{tops.pop()}/" if len(tops) == 1 and not tops & {"", "train", "test"} else ""
         names = [name.removeprefix(wrapper) for name in archive.namelist()]
-        return load_files(_files(source, names, lambda name: archive.read(wrapper + name)), split, decoding)
+        return load_files(_files(request, names, lambda name: archive.read(wrapper + name)))
+
+
+def load_hub(request: Request) -> ImageSet:
+    """Load a dataset of the Hugging Face hub (extra `hf`); the package `datasets` downloads and caches it."""
+    source = request.source
+    try:
+        import datasets
+    except ImportError as error:
+        raise ScorelensError(f"{source} needs the package `datasets`; install the extra scorelens[hf]") from error
+    parts = _fetch(source, request.location, datasets)
+    features = next(iter(parts.values())).features
+    image, label = (next((name for name, feature in features.items() if isinstance(feature, kind)), None)
+                    for kind in (datasets.Image, datasets.ClassLabel))
+    if image is None:
+        raise ScorelensError(f"{source} has no column of images; its columns: {', '.join(features)}")
+    names = [f"{part}/{row}" for part, rows in parts.items() for row in range(len(rows))]
+    test = np.array([name.startswith("test/") for name in names]) if "test" in parts else seeded_test(len(names))
+    undecoded = {part: rows.select_columns([image]).cast_column(image, datasets.Image(decode=False))
+                 for part, rows in parts.items()}
+
+    def read(name: str) -> bytes:
+        part, row = name.split("/")
+        stored = undecoded[part][int(row)][image]
+        return stored["bytes"] or Path(stored["path"]).read_bytes()
+
+    if label is None:
+        return load_files(Files(request, names, read, test))
+    labels = np.concatenate([np.asarray(rows[label][:], np.int64) for rows in parts.values()])
+    return load_files(Files(request, names, read, test, labels, tuple(features[label].names)))
+
+
+def _fetch(source: str, name: str, datasets: ModuleType) -> dict[str, Any]:
+    """The train and test splits that the dataset has."""
+    try:
+        dataset = datasets.load_dataset(name)
+    except Exception as error:  # unknown name, no network, missing config, damaged files, ...
+        raise ScorelensError(f"{source} cannot be loaded: {(str(error) or repr(error)).splitlines()[0]}") from error
+    parts = {part: dataset[part] for part in ("train", "test") if part in dataset}  # train first
+    if not parts:
+        raise ScorelensError(f"{source} has no split named train or test; its splits: {', '.join(dataset)}")
+    return parts
 
 
 def _walk(folder: Path, parents: set[Path]) -> Iterator[Path]:
@@ -53,37 +99,26 @@ def _walk(folder: Path, parents: set[Path]) -> Iterator[Path]:
 
 
 def _image_names(names: list[str]) -> list[str]:
-    def is_image(name: str) -> bool:
-        return name.lower().endswith(EXTENSIONS) and not any(part.startswith(".") for part in PurePosixPath(name).parts)
-
-    return sorted(filter(is_image, set(names)))
-
-
-def _wrapper(names: list[str]) -> str:
-    """The folder that contains all images, as "faces/", or "" if there is none or it is a split."""
-    tops = {_top(name) for name in names}
-    return f"{tops.pop()}/" if len(tops) == 1 and not tops & {"", "train", "test"} else ""
+    """The sorted names of the image files, without hidden files and folders."""
+    return sorted(name for name in set(names) if name.lower().endswith(EXTENSIONS)
+                  and not any(part.startswith(".") for part in PurePosixPath(name).parts))
 
 
-def _files(source: str, names: list[str], read: Callable[[str], bytes]) -> Files:
+def _files(request: Request, names: list[str], read: Callable[[str], bytes]) -> Files:
     """The splits and classes of image files, from their names."""
     names = _image_names(names)
     if not names:
-        raise ScorelensError(f"{source}: no images found (files ending in {' '.join(EXTENSIONS)})")
-    if not _has_splits(source, names):
-        return Files(source, tuple(names), read, seeded_test(len(names)), *_classes(names))
-    names.sort(key=lambda name: _top(name) == "test")  # stable: train first, each split in order
-    test = np.array([_top(name) == "test" for name in names])
-    return Files(source, tuple(names), read, test, *_classes([name.partition("/")[2] for name in names]))
-
-
-def _has_splits(source: str, names: list[str]) -> bool:
+        raise ScorelensError(f"{request.source}: no images found (files ending in {' '.join(EXTENSIONS)})")
     tops = {_top(name) for name in names}
     splits, others = sorted(tops & {"train", "test"}), sorted(tops - {"train", "test"})
-    if splits and others:
-        raise ScorelensError(f"{source}: {splits[0]!r} cannot be both a split and a class: there are also images in "
-                             f"{others[0] or '.'!r}; keep only train and test, load one of them, or rename it")
-    return bool(splits)
+    if not splits:
+        return Files(request, names, read, seeded_test(len(names)), *_classes(names))
+    if others:
+        raise ScorelensError(f"{request.source}: {splits[0]!r} cannot be both a split and a class: there are "
+                             f"also images in {others[0] or '.'!r}; keep only train and test, load one, or rename it")
+    names.sort(key=lambda name: _top(name) == "test")  # stable: train first, each split in order
+    test = np.array([_top(name) == "test" for name in names])
+    return Files(request, names, read, test, *_classes([name.partition("/")[2] for name in names]))
 
 
 def _classes(names: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:

@@ -1,6 +1,7 @@
-"""ImageSet: the training images that everything is derived from, uint8 [N, C, H, W] in memory or memory-mapped.
+"""ImageSet: the training images that everything is derived from; and the request to load them.
 
-Images edited beyond the range of bytes are float32, on the scale of [-1, 1] but not clipped to it.
+Pixels are uint8 [N, C, H, W], in memory or memory-mapped. Images edited beyond the range of bytes are float32, on the
+scale of [-1, 1] but not clipped to it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,10 +82,7 @@ class ImageSet:
         return _tensor(self.pixels[start:stop])
 
     def centre(self) -> np.ndarray:
-        """The mean image rounded to uint8 [C, H, W], so that subtracting it is exact.
-
-        The first call is collective: under torchrun, all processes must make it.
-        """
+        """The mean image rounded to uint8 [C, H, W], so that subtracting it is exact. The first call is collective."""
         return self._rounded_mean
 
     @cached_property
@@ -100,16 +99,15 @@ class ImageSet:
         pixels = self.pixels[index.cpu().numpy() if isinstance(index, Tensor) else index]
         return to_floats(_tensor(pixels), torch.empty(pixels.shape))
 
-    def subset(self, indices: Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
-        """The images at these indices, in this order."""
-        indices = np.asarray(indices, dtype=np.int64)
-        return replace(self, pixels=self.pixels[indices], record={**self.record, **record},
-                       labels=None if self.labels is None else self.labels[indices])
+    def subset(self, indices: slice | Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
+        """The images at these indices, in this order; for a slice, a view."""
+        rows = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
+        return replace(self, pixels=self.pixels[rows], record={**self.record, **record},
+                       labels=None if self.labels is None else self.labels[rows])
 
     def part(self, rows: range) -> ImageSet:
         """A contiguous range of the images, as a view."""
-        view = slice(rows.start, rows.stop)
-        return replace(self, pixels=self.pixels[view], labels=None if self.labels is None else self.labels[view])
+        return self.subset(slice(rows.start, rows.stop))
 
     def shard(self) -> ImageSet:
         """This process's images under torchrun; all images in a single process."""
@@ -119,6 +117,25 @@ class ImageSet:
         """What a run records about its data."""
         return {"name": self.name, "split": self.split, "count": len(self), "shape": list(self.shape),
                 "fingerprint": self.fingerprint, **self.record}
+
+
+@dataclass(frozen=True)
+class Request:
+    """The options of `load_images`, for the loader of a source."""
+
+    source: str  # as the user wrote it
+    location: str  # the folder of the dataset or of all datasets, or the path or name after the colon
+    split: str
+    limit: int | None
+    seed: int
+    size: tuple[int, int] | None  # (H, W); None keeps the size of the images
+    channels: int | None  # None: as stored; of files, 1 if all are grey, else 3
+    skip_bad: bool
+    download: bool
+
+    @property
+    def path(self) -> Path:
+        return Path(self.location).expanduser()
 
 
 def to_floats(raw: Tensor, out: Tensor, zero: float | Tensor = 127.5) -> Tensor:

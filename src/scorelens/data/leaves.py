@@ -9,14 +9,13 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
-from jaxtyping import Float32, Float64, Int, UInt8
+from jaxtyping import Float32, Int, UInt8
 
 from scorelens.data.array_cache import cached_path, new_array, open_array
-from scorelens.data.images import ImageSet
+from scorelens.data.images import ImageSet, Request
 from scorelens.progress import track
 
 Generators = list[np.random.Generator]  # one per image
-Draws = Float64[np.ndarray, "n discs"]
 
 RADII = (1 / 16, 1.0)  # smallest and largest radius, as fractions of sqrt(H * W)
 DISCS = 64  # drawn at a time for each image that is not covered yet
@@ -26,22 +25,22 @@ CACHED_FROM = 2_000  # images; fewer are not worth a file
 CACHE_VERSION = 1  # part of the key: increase it when the same seed gives different images
 
 
-def dead_leaves(count: int, size: tuple[int, int] = (32, 32), channels: int = 3,
-                seed: int = 0) -> UInt8[np.ndarray, "n c h w"]:
-    """Render `count` images; image k depends only on (seed, k, size, channels)."""
-    return _render_all(np.empty((count, channels, *size), np.uint8), np.arange(count), seed)
+def load_leaves(request: Request) -> ImageSet:
+    """The first images of a split, as many as the limit."""
+    split, count = request.split, request.limit or DEFAULT_COUNT[request.split]
+    pixels = dead_leaves(count, request.size or (32, 32), request.channels or 3, request.seed, split)
+    return ImageSet(pixels, "leaves", split, record={"seed": request.seed})
 
 
-def load_leaves(split: str, count: int | None, size: tuple[int, int], channels: int, seed: int) -> ImageSet:
-    """The first `count` images of a split of the infinite sequence, in which every tenth is a test image."""
-    k = np.arange(count or DEFAULT_COUNT[split])
+def dead_leaves(count: int, size: tuple[int, int] = (32, 32), channels: int = 3, seed: int = 0,
+                split: str = "all") -> UInt8[np.ndarray, "n c h w"]:
+    """The first `count` images of a split of the infinite sequence, in which every tenth is a test image.
+
+    Image k depends only on (seed, k, size, channels). Many images are cached.
+    """
+    k, shape = np.arange(count), (count, channels, *size)
     numbers = {"all": k, "train": k + k // 9, "test": 10 * k + 9}[split]
-    return ImageSet(_pixels(numbers, (len(k), channels, *size), seed), "leaves", split, record={"seed": seed})
-
-
-def _pixels(numbers: Int[np.ndarray, " n"], shape: tuple[int, ...], seed: int) -> UInt8[np.ndarray, "n c h w"]:
-    """Render the images with these numbers, through the cache if there are many."""
-    if len(numbers) < CACHED_FROM:
+    if count < CACHED_FROM:
         return _render_all(np.empty(shape, np.uint8), numbers, seed)
     recipe = repr((CACHE_VERSION, np.__version__, RADII, DISCS, numbers[:10].tolist(), shape, seed))
     path = cached_path(f"leaves-{hashlib.sha256(recipe.encode()).hexdigest()}")
@@ -84,11 +83,9 @@ def _draw(generators: Generators, channels: int, height: int, width: int) -> tup
     colour = np.stack([g.integers(0, 256, (DISCS, channels), np.uint8) for g in generators])
     smallest, largest = (fraction * np.sqrt(height * width) for fraction in RADII)
     radius = (smallest**-2 - u[:, 0] * (smallest**-2 - largest**-2)) ** -0.5                 # p(r) ~ r^-3
-    y = _squared_distances(height, u[:, 1] * (height + 2 * largest) - largest, radius)
-    x = _squared_distances(width, u[:, 2] * (width + 2 * largest) - largest, radius)
-    return y, x, colour  # centres reach one largest radius outside, so that borders look like the centre
-
-
-def _squared_distances(length: int, centre: Draws, radius: Draws) -> Float32[np.ndarray, "n l discs"]:
-    distance = (np.arange(length) + 0.5)[:, None] - centre[:, None, :]                       # [n, length, DISCS]
-    return np.square(distance / radius[:, None, :]).astype(np.float32)
+    squares = []
+    for axis, length in enumerate((height, width), start=1):
+        centre = u[:, axis] * (length + 2 * largest) - largest  # up to one radius outside: borders look like the centre
+        distance = (np.arange(length) + 0.5)[:, None] - centre[:, None, :]                   # [n, length, DISCS]
+        squares.append(np.square(distance / radius[:, None, :]).astype(np.float32))
+    return squares[0], squares[1], colour

@@ -7,38 +7,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from scorelens.data.arrays import load_digits, load_npz
-from scorelens.data.classics import load_cifar10, load_mnist
-from scorelens.data.decode import Decoding
-from scorelens.data.edits import check_draw, limited, only_classes, with_flips
-from scorelens.data.folders import load_folder, load_zip
-from scorelens.data.hub import load_hub
-from scorelens.data.images import ImageSet
+from scorelens.data.array_cache import shared
+from scorelens.data.arrays import load_cifar10, load_digits, load_mnist, load_npz
+from scorelens.data.decode import resize, to_channels
+from scorelens.data.edits import SPLITS, check_draw, limited, only_classes, with_flips
+from scorelens.data.folders import load_folder, load_hub, load_zip
+from scorelens.data.images import ImageSet, Request
 from scorelens.data.leaves import load_leaves
-from scorelens.data.resize import resize, to_channels
-from scorelens.data.shared import shared
-from scorelens.data.splits import SPLITS
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
 CHANNELS = {"1": 1, "grayscale": 1, "3": 3, "rgb": 3}
-
-
-@dataclass(frozen=True)
-class Request:
-    """The options of `load_images`, checked, for the loader of a source."""
-
-    source: str  # as the user wrote it
-    location: str  # the root folder, or the path or name after the colon
-    split: str
-    limit: int | None
-    seed: int
-    decoding: Decoding
-    download: bool
-
-    @property
-    def path(self) -> Path:
-        return Path(self.location).expanduser()
 
 
 @dataclass(frozen=True)
@@ -47,66 +26,48 @@ class Source:
 
     load: Callable[[Request], ImageSet]
     about: str
-    split: str = "train"  # the default
+    get: str  # where to get it and its layout on disk
     needs: str = ""  # "root": a folder of datasets; "path": a path or name after the colon
-    get: str = ""  # where to get it and its layout on disk
-
-
-def _under_root(folder: str) -> Callable[[Request], ImageSet]:
-    """A loader of the image folder ROOT/folder; if it is missing, the error says where to get it."""
-    def load(r: Request) -> ImageSet:
-        if not (r.path / folder).exists():
-            raise ScorelensError(f"{r.source}: there is no folder {r.path / folder}; get it: {SOURCES[r.source].get}")
-        return load_folder(r.source, r.path / folder, r.split, r.decoding)
-
-    return load
+    folder: str = ""  # its folder below the root
+    split: str = "train"  # the default
 
 
 SOURCES: dict[str, Source] = {
-    "digits": Source(
-        load=lambda r: load_digits(r.split), split="all",
-        about="1,797 handwritten digits, 8x8 grey", get="embedded in scikit-learn"),
+    "digits": Source(load_digits, "1,797 handwritten digits, 8x8 grey", "embedded in scikit-learn", split="all"),
     "leaves": Source(
-        load=lambda r: load_leaves(r.split, r.limit, r.decoding.size or (32, 32), r.decoding.channels or 3, r.seed),
-        about="dead leaves, random overlapping discs: 10,000 of 32x32 colour, or any limit and resolution", split="all",
-        get="rendered from the seed"),
+        load_leaves, "dead leaves, random overlapping discs: 10,000 of 32x32 colour, or any limit and resolution",
+        "rendered from the seed", split="all"),
     "mnist": Source(
-        load=lambda r: load_mnist(r.source, r.path, r.split, r.download), needs="root",
-        about="70,000 handwritten digits, 28x28 grey", get="ROOT/MNIST/raw/*-ubyte, or download=True"),
+        load_mnist, "70,000 handwritten digits, 28x28 grey", "ROOT/MNIST/raw/*-ubyte, or download=True", "root"),
     "fashion-mnist": Source(
-        load=lambda r: load_mnist(r.source, r.path, r.split, r.download), needs="root",
-        about="70,000 pieces of clothing, 28x28 grey", get="ROOT/FashionMNIST/raw/*-ubyte, or download=True"),
+        load_mnist, "70,000 pieces of clothing, 28x28 grey", "ROOT/FashionMNIST/raw/*-ubyte, or download=True", "root"),
     "cifar10": Source(
-        load=lambda r: load_cifar10(r.path, r.split, r.download), needs="root",
-        about="60,000 photographs of 10 classes, 32x32 colour",
-        get="ROOT/cifar10/{train,test}.npz or ROOT/cifar-10-batches-py, or download=True"),
+        load_cifar10, "60,000 photographs of 10 classes, 32x32 colour",
+        "ROOT/cifar10/{train,test}.npz or ROOT/cifar-10-batches-py, or download=True", "root"),
     "celeba-hq": Source(
-        load=_under_root("celeba-hq"), needs="root", about="30,000 faces, high quality, 1024x1024 colour or smaller",
-        get="https://github.com/tkarras/progressive_growing_of_gans (or download.sh celeba-hq-dataset of "
-            "https://github.com/clovaai/stargan-v2), images anywhere below ROOT/celeba-hq"),
+        load_folder, "30,000 faces, high quality, 1024x1024 colour or smaller",
+        "https://github.com/tkarras/progressive_growing_of_gans (or download.sh celeba-hq-dataset of "
+        "https://github.com/clovaai/stargan-v2), images anywhere below ROOT/celeba-hq", "root", "celeba-hq"),
     "afhqv2": Source(
-        load=_under_root("afhqv2"), needs="root", about="15,803 faces of cats, dogs and wild animals, 512x512 colour",
-        get="download.sh afhq-v2-dataset of https://github.com/clovaai/stargan-v2, laid out as "
-            "ROOT/afhqv2/{train,test}/{cat,dog,wild}"),
+        load_folder, "15,803 faces of cats, dogs and wild animals, 512x512 colour",
+        "download.sh afhq-v2-dataset of https://github.com/clovaai/stargan-v2, laid out as "
+        "ROOT/afhqv2/{train,test}/{cat,dog,wild}", "root", "afhqv2"),
     "celeba": Source(
-        load=_under_root("celeba64"), needs="root", about="aligned faces, 64x64 colour",
-        get="https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, cropped and scaled to 64x64, as ROOT/celeba64/*.jpg"),
+        load_folder, "aligned faces, 64x64 colour", "https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html, cropped and "
+        "scaled to 64x64, as ROOT/celeba64/*.jpg", "root", "celeba64"),
     "afhq-cats": Source(
-        load=_under_root("afhq-cats64"), needs="root", about="faces of cats, 64x64 colour",
-        get="download.sh afhq-dataset of https://github.com/clovaai/stargan-v2, its cats scaled to 64x64, as "
-            "ROOT/afhq-cats64/*.jpg"),
+        load_folder, "faces of cats, 64x64 colour", "download.sh afhq-dataset of "
+        "https://github.com/clovaai/stargan-v2, its cats scaled to 64x64, as ROOT/afhq-cats64/*.jpg",
+        "root", "afhq-cats64"),
     "folder": Source(
-        load=lambda r: load_folder(r.source, r.path, r.split, r.decoding), needs="path",
-        about="image files; subfolders are classes, train/ and test/ above them are splits", get="folder:PATH"),
-    "zip": Source(
-        load=lambda r: load_zip(r.source, r.path, r.split, r.decoding), needs="path",
-        about="image files in a zip, laid out as in a folder", get="zip:PATH"),
+        load_folder, "image files; subfolders are classes, train/ and test/ above them are splits", "folder:PATH",
+        "path"),
+    "zip": Source(load_zip, "image files in a zip, laid out as in a folder", "zip:PATH", "path"),
     "npz": Source(
-        load=lambda r: load_npz(r.source, r.path, r.split), needs="path", split="all",
-        about="numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and optionally labels", get="npz:PATH"),
+        load_npz, "numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and optionally labels", "npz:PATH", "path",
+        split="all"),
     "hf": Source(
-        load=lambda r: load_hub(r.source, r.location, r.split, r.decoding), needs="path",
-        about="a dataset of the Hugging Face hub (extra hf)", get="hf:NAME, downloaded on first use"),
+        load_hub, "a dataset of the Hugging Face hub (extra hf)", "hf:NAME, downloaded on first use", "path"),
 }
 
 
@@ -130,18 +91,22 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
     """
     entry, location = _find(source, root)
-    decoding = Decoding(_size(resolution), _channels(channels), skip_bad)
     check_draw(limit, seed)
     split = split or entry.split
     if split not in SPLITS:
         raise unknown("split", split, SPLITS)
-    request = Request(source, location, split, limit, seed, decoding, download)
+    if channels is not None and str(channels) not in CHANNELS:
+        raise unknown("channels", str(channels), CHANNELS)
+    request = Request(source, location, split, limit, seed, _size(resolution), CHANNELS.get(str(channels)), skip_bad,
+                      download)
 
     def load() -> ImageSet:
+        if entry.folder and not request.path.exists():
+            raise ScorelensError(f"{source}: there is no folder {request.path}; get it: {entry.get}")
         images = entry.load(request)
         if classes is not None:
             images = only_classes(images, [classes] if isinstance(classes, str) else classes)
-        images = _converted(limited(images, limit, seed), decoding)
+        images = _converted(limited(images, limit, seed), request)
         return with_flips(images) if flips else images
 
     return shared(load)
@@ -160,7 +125,7 @@ def _find(source: str, root: str | Path | None) -> tuple[Source, str]:
         raise ScorelensError(f"the source {name!r} takes nothing after a colon, got {source!r}")
     if entry.needs == "root" and not location:
         raise ScorelensError(f"the source {name!r} needs a folder of datasets: give --root or set SCORELENS_DATA")
-    return entry, location
+    return entry, str(Path(location, entry.folder)) if entry.folder else location
 
 
 def _size(resolution: int | Sequence[int] | None) -> tuple[int, int] | None:
@@ -172,20 +137,11 @@ def _size(resolution: int | Sequence[int] | None) -> tuple[int, int] | None:
     return size[0], size[1]
 
 
-def _channels(channels: int | str | None) -> int | None:
-    if channels is None:
-        return None
-    if str(channels) not in CHANNELS:
-        raise unknown("channels", str(channels), CHANNELS)
-    return CHANNELS[str(channels)]
-
-
-def _converted(images: ImageSet, decoding: Decoding) -> ImageSet:
+def _converted(images: ImageSet, request: Request) -> ImageSet:
     """Resize and convert channels, and record it; a no-op for pixels that were decoded or rendered that way."""
-    if decoding.size is not None:
-        images = replace(images, pixels=resize(images.pixels, decoding.size),
-                         record={**images.record, "resolution": list(decoding.size)})
-    if decoding.channels is not None:
-        images = replace(images, pixels=to_channels(images.pixels, decoding.channels),
-                         record={**images.record, "channels": decoding.channels})
-    return images
+    pixels, record = images.pixels, dict(images.record)
+    if request.size is not None:
+        pixels, record["resolution"] = resize(pixels, request.size), list(request.size)
+    if request.channels is not None:
+        pixels, record["channels"] = to_channels(pixels, request.channels), request.channels
+    return replace(images, pixels=pixels, record=record)

@@ -111,17 +111,21 @@ class Network:
             return self._model
         key = (x.device, x.dtype)
         if key not in self._copies:
-            self._copies[key] = self._model if _is_like(self._model, x) else copy.deepcopy(self._model).to(x)
+            tensors = (*self._model.parameters(), *self._model.buffers())
+            same = all((tensor.device, tensor.dtype) == key for tensor in tensors if tensor.is_floating_point())
+            self._copies[key] = self._model if same else copy.deepcopy(self._model).to(x)
         return self._copies[key]
 
     @cached_property
     def _hash(self) -> str | None:
-        return _weights_hash(self._model) if isinstance(self._model, nn.Module) else None
-
-
-def _is_like(model: nn.Module, x: Tensor) -> bool:
-    floats = [tensor for tensor in (*model.parameters(), *model.buffers()) if tensor.is_floating_point()]
-    return all(tensor.device == x.device and tensor.dtype == x.dtype for tensor in floats)
+        """sha256 over the names, shapes and values of the weights."""
+        if not isinstance(self._model, nn.Module):
+            return None
+        digest = hashlib.sha256()
+        for name, value in sorted(self._model.state_dict().items()):
+            digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+            digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+        return digest.hexdigest()
 
 
 def _as_tensor(output: Any) -> Tensor:
@@ -132,12 +136,3 @@ def _as_tensor(output: Any) -> Tensor:
     if isinstance(first, Tensor):
         return first
     raise ScorelensError(f"the network returned {type(output).__name__}, not a tensor, a tuple of them or a .sample")
-
-
-def _weights_hash(model: nn.Module) -> str:
-    """sha256 over the names, shapes and values of the weights."""
-    digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
-        digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
-        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
-    return digest.hexdigest()

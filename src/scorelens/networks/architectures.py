@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from scorelens.types import ScorelensError, Shape
 from scorelens.validation import unknown
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Prediction = Literal["epsilon", "x0", "v"]
-MIN_SIDE = 4  # side of the coarsest level of a U-Net
+MIN_SIDE = 4  # of the coarsest level of a U-Net
 
 
 @dataclass(frozen=True)
@@ -89,10 +89,7 @@ def dit(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
 
 
 ARCHITECTURES: dict[str, Callable[[Shape, Preset, float], nn.Module]] = {
-    "unet": unet,
-    "unet-attention": partial(unet, attention=True),
-    "dit": dit,
-}
+    "unet": unet, "unet-attention": partial(unet, attention=True), "dit": dit}
 
 
 def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | None = None) -> nn.Module:
@@ -101,12 +98,6 @@ def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | No
         raise unknown("network", name, ARCHITECTURES)
     require_diffusers()
     return ARCHITECTURES[name](shape, sizes, sizes.dropout if dropout is None else dropout)
-
-
-def call_options(model: nn.Module) -> dict[str, Any]:
-    """Arguments of a reference network besides x_t and t: a DiT takes the null class."""
-    config: Any = model.config
-    return {"class_labels": config.num_embeds_ada_norm} if "num_embeds_ada_norm" in config else {}
 
 
 def require_diffusers() -> None:

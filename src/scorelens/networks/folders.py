@@ -1,9 +1,12 @@
-"""Folders saved by diffusers: finding their parts and loading the weights."""
+"""Folders saved by diffusers: finding their parts, loading the weights, and exporting trained networks."""
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,15 +16,18 @@ from typing import Any
 
 from torch import nn
 
-from scorelens.networks.configs import one_line
+from scorelens.files import write_json
+from scorelens.noise import TRAIN_STEPS
 from scorelens.types import ScorelensError
 
+CARD = "card.json"
 MODEL_FOLDERS = ("unet", "transformer", ".")
 SCHEDULER_FOLDERS = (".", "scheduler", "../scheduler")  # relative to the model's folder
 AUTOENCODERS = ("vae", "vqvae", "vqgan", "movq")
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 WHOLE = re.compile(r"diffusion_pytorch_model(\.(?P<variant>\w+))?\.(?P<kind>safetensors|bin)")  # variant: fp16, ema
 SHARDED = re.compile(r"diffusion_pytorch_model\.(?P<kind>safetensors|bin)\.index(\.(?P<variant>\w+))?\.json")
+PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample", "v": "v_prediction"}  # our names: diffusers'
 
 
 @dataclass(frozen=True)
@@ -35,14 +41,6 @@ class Folder:
     card: dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Weights:
-    """The format and the variant (such as fp16) of a weights file."""
-
-    safetensors: bool
-    variant: str | None
-
-
 def open_folder(path: Path) -> Folder:
     """The parts of a pipeline's or a model's folder; does not load the weights."""
     index = _first_json(path / "model_index.json") or {}
@@ -54,11 +52,64 @@ def open_folder(path: Path) -> Folder:
         raise ScorelensError(f"{path} is not a network saved by diffusers: it has neither unet/config.json nor "
                              "transformer/config.json nor config.json")
     scheduler = _first_json(*(model / name / "scheduler_config.json" for name in SCHEDULER_FOLDERS))
-    return Folder(path, model, read_json(model / "config.json"), scheduler, _first_json(path / "card.json") or {})
+    return Folder(path, model, _read_json(model / "config.json"), scheduler, _first_json(path / CARD) or {})
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file."""
+def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
+    """The network with its weights, in float32. Missing and unexpected weights are errors."""
+    import diffusers
+
+    kind, weights = folder.config["_class_name"], _weights(folder.model, trust_pickle)
+    problem = f"the weights in {folder.model} are damaged, incomplete or not of the {kind} in its config.json"
+    with _quiet(), one_line(problem):
+        model, info = getattr(diffusers, kind).from_pretrained(
+            str(folder.model), use_safetensors=weights["kind"] == "safetensors", variant=weights["variant"],
+            local_files_only=True, low_cpu_mem_usage=False, output_loading_info=True)
+    for which in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
+        if info.get(which):
+            keys = sorted(map(str, info[which]))
+            raise ScorelensError(f"{problem}: {len(keys)} {which.replace('_', ' ')}, e.g. {keys[0]}")
+    return model.float()
+
+
+def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False) -> None:
+    """Write a diffusers pipeline to `folder`: unet/ or transformer/, scheduler/, and last model_index.json."""
+    from diffusers import DDIMScheduler
+
+    part = "unet" if type(model).__name__ == "UNet2DModel" else "transformer"
+    scheduler = DDIMScheduler(num_train_timesteps=TRAIN_STEPS, prediction_type=PREDICTION_TYPES[prediction])
+    folder.mkdir(parents=True, exist_ok=True)
+    parts: dict[str, Any] = {part: copy.deepcopy(model).half() if half else model, "scheduler": scheduler}
+    for name, saved in parts.items():
+        partial = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
+        saved.save_pretrained(partial)
+        for path in partial.glob("*.json"):  # without the path that diffusers records for a model loaded from disk
+            write_json(path, {key: value for key, value in _read_json(path).items() if key != "_name_or_path"})
+        partial.chmod(0o755)
+        shutil.rmtree(folder / name, ignore_errors=True)  # left by an interrupted export
+        partial.rename(folder / name)
+    write_json(folder / "model_index.json", {
+        "_class_name": "DDIMPipeline", part: ["diffusers", type(model).__name__],
+        "scheduler": ["diffusers", "DDIMScheduler"]})
+
+
+@contextmanager
+def one_line(problem: str) -> Iterator[None]:
+    """Report any error within the block in one line that starts with `problem`."""
+    try:
+        yield
+    except ScorelensError:
+        raise
+    except Exception as error:  # third-party code raises many kinds
+        detail = " ".join((str(error) or repr(error)).split())
+        raise ScorelensError(f"{problem}: {detail[:300]}") from error
+
+
+def _first_json(*paths: Path) -> dict[str, Any] | None:
+    return next((_read_json(path) for path in paths if path.is_file()), None)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -68,18 +119,14 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _first_json(*paths: Path) -> dict[str, Any] | None:
-    return next((read_json(path) for path in paths if path.is_file()), None)
-
-
-def find_weights(folder: Path, trust_pickle: bool) -> Weights:
-    """The weights to load: safetensors before pickles, and the plain file before a variant."""
+def _weights(folder: Path, trust_pickle: bool) -> re.Match[str]:
+    """The name of the weights to load: safetensors before pickles, and the plain file before a variant (fp16, ema)."""
     names = sorted(file.name for file in folder.iterdir())
     matches = [match for name in names if (match := WHOLE.fullmatch(name) or SHARDED.fullmatch(name))]
-    candidates = [Weights(match["kind"] == "safetensors", match["variant"]) for match in matches]
-    best = min(candidates, key=lambda w: (not w.safetensors, w.variant or ""), default=None)
-    if best is not None and (best.safetensors or trust_pickle):
-        _check_shards(folder, trust_pickle)
+    best = min(matches, key=lambda match: (match["kind"] != "safetensors", match["variant"] or ""), default=None)
+    if best is not None and (trust_pickle or best["kind"] == "safetensors"):
+        if not trust_pickle:
+            _check_shards(folder)
         return best
     pickle = next((name for name in names if Path(name).suffix in PICKLES), None)
     if pickle is None or trust_pickle:
@@ -88,33 +135,15 @@ def find_weights(folder: Path, trust_pickle: bool) -> Weights:
                          "them as safetensors, or give trust_pickle=True if you trust its author")
 
 
-def _check_shards(folder: Path, trust_pickle: bool) -> None:
+def _check_shards(folder: Path) -> None:
     """Refuse an index of safetensors that names pickles."""
     for index in folder.glob("*.safetensors.index*.json"):
-        shards = {str(shard) for shard in read_json(index).get("weight_map", {}).values()}
-        if not trust_pickle and any(not shard.endswith(".safetensors") for shard in shards):
+        if any(not str(shard).endswith(".safetensors") for shard in _read_json(index).get("weight_map", {}).values()):
             raise ScorelensError(f"{index} names files that are not safetensors; if you trust it: trust_pickle=True")
 
 
-def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
-    """The network with its weights, in float32. Missing and unexpected weights are errors."""
-    import diffusers
-
-    kind, weights = folder.config["_class_name"], find_weights(folder.model, trust_pickle)
-    problem = f"the weights in {folder.model} are damaged, incomplete or not of the {kind} in its config.json"
-    with quiet(), one_line(problem):
-        model, info = getattr(diffusers, kind).from_pretrained(
-            str(folder.model), use_safetensors=weights.safetensors, variant=weights.variant, local_files_only=True,
-            low_cpu_mem_usage=False, output_loading_info=True)
-    for which in ("missing_keys", "unexpected_keys", "mismatched_keys", "error_msgs"):
-        if info.get(which):
-            keys = sorted(map(str, info[which]))
-            raise ScorelensError(f"{problem}: {len(keys)} {which.replace('_', ' ')}, e.g. {keys[0]}")
-    return model.float()
-
-
 @contextmanager
-def quiet() -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Suppress diffusers' logs, warnings and progress bars."""
     from diffusers.utils import logging
 

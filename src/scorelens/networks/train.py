@@ -6,19 +6,24 @@ All randomness of step k depends only on (seed, k), so an interrupted and resume
 from __future__ import annotations
 
 import copy
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.networks.architectures import Prediction, Preset, build_network, call_options
+from scorelens.files import atomic_file
+from scorelens.networks.architectures import Prediction, Preset, build_network
 from scorelens.noise import TRAIN_STEPS, ddpm_alphas
 from scorelens.types import ScorelensError
 
@@ -27,6 +32,7 @@ if TYPE_CHECKING:
 
 WARMUP = 200  # steps, or a twentieth of the training if that is less
 MAX_NORM = 1.0  # gradient clipping, as in DDPM
+MOMENTS = ("exp_avg", "exp_avg_sq")  # Adam's
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,10 @@ class Recipe:
         for name, value in (("dropout", self.dropout), ("ema", self.ema)):
             if not 0 <= value < 1:
                 raise ScorelensError(f"{name} must be at least 0 and below 1, got {value:g}")
+
+    def steps_per_epoch(self, count: int) -> int:
+        """The number of batches of `count` images; the last one may be smaller."""
+        return math.ceil(count / self.batch)
 
 
 @dataclass
@@ -112,7 +122,9 @@ def training_steps(images: ImageSet, recipe: Recipe, state: State, steps: int) -
 
 def _loss(model: nn.Module, x0: Tensor, eps: Tensor, a: Tensor, t: Tensor, recipe: Recipe) -> Tensor:
     x_t = a.sqrt() * x0 + (1 - a).sqrt() * eps
-    options = {name: torch.full_like(t, value) for name, value in call_options(model).items()}
+    config: Any = model.config
+    null = config.get("num_embeds_ada_norm")  # the class with which a DiT is called
+    options = {} if null is None else {"class_labels": torch.full_like(t, null)}
     with torch.autocast(x0.device.type, torch.bfloat16, enabled=recipe.precision == "bfloat16"):
         prediction = model(x_t, t, **options).sample
     target = {"epsilon": eps, "x0": x0, "v": a.sqrt() * eps - (1 - a).sqrt() * x0}[recipe.prediction]
@@ -140,14 +152,45 @@ def check_finite(state: State) -> None:
         raise NotFiniteError(f"the weights are not finite after step {state.step}")
 
 
-def steps_per_epoch(count: int, batch: int) -> int:
-    """The number of batches of `count` images; the last one may be smaller."""
-    return math.ceil(count / batch)
+def save_checkpoint(path: Path, state: State, **extra: float) -> None:
+    """Save the weights, their average, Adam's moments, the losses and `extra` numbers. Raises if a weight is NaN."""
+    check_finite(state)
+    tensors = {"losses": torch.tensor(state.losses, dtype=torch.float64)}
+    tensors |= {f"model.{name}": value for name, value in state.model.state_dict().items()}
+    tensors |= {f"averaged.{name}": value for name, value in state.averaged.state_dict().items()}
+    for name, parameter in state.model.named_parameters():
+        tensors |= {f"{moment}.{name}": state.optimizer.state[parameter][moment] for moment in MOMENTS}
+    with atomic_file(path) as temporary:
+        save_file({name: value.contiguous().cpu() for name, value in tensors.items()}, temporary,
+                  metadata={"step": str(state.step), "extra": json.dumps(extra)})
+
+
+def load_checkpoint(path: Path, state: State) -> dict[str, float]:
+    """Restore `state` from a checkpoint; returns the extra numbers."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            metadata = file.metadata()
+    except (SafetensorError, OSError) as error:
+        raise ScorelensError(f"the checkpoint {path} cannot be read ({error}); remove it to restart") from error
+    state.step, state.losses = int(metadata["step"]), tensors.pop("losses").tolist()
+    state.model.load_state_dict(_part(tensors, "model."))
+    state.averaged.load_state_dict(_part(tensors, "averaged."))
+    moments = {moment: _part(tensors, f"{moment}.") for moment in MOMENTS}
+    device = next(state.model.parameters()).device if state.optimizer.defaults["fused"] else "cpu"  # as Adam does
+    for name, parameter in state.model.named_parameters():
+        state.optimizer.state[parameter] = {"step": torch.tensor(float(state.step), device=device), **{
+            moment: moments[moment][name].to(parameter.device) for moment in MOMENTS}}
+    return json.loads(metadata["extra"])
+
+
+def _part(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
 def _batch(count: int, recipe: Recipe, step: int) -> np.ndarray:
     """Indices of the images of a step; each epoch is shuffled separately."""
-    epoch, k = divmod(step, steps_per_epoch(count, recipe.batch))
+    epoch, k = divmod(step, recipe.steps_per_epoch(count))
     return _order(recipe.seed, epoch, count)[k * recipe.batch:(k + 1) * recipe.batch]
 
 

@@ -18,18 +18,16 @@ from scorelens.files import fresh_folder, resumable_folder, write_json
 from scorelens.networks.adapters import Network
 from scorelens.networks.architectures import Prediction
 from scorelens.networks.architectures import preset as preset_for
-from scorelens.networks.checkpoint import load_checkpoint, save_checkpoint
-from scorelens.networks.export import CARD, export_network
-from scorelens.networks.folders import load_model, open_folder
+from scorelens.networks.folders import CARD, export_network, load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.train import (
     NotFiniteError,
     Recipe,
     State,
-    check_finite,
     copy_weights,
     initial_state,
-    steps_per_epoch,
+    load_checkpoint,
+    save_checkpoint,
     training_steps,
 )
 from scorelens.networks.zoo import zoo_folder
@@ -158,12 +156,11 @@ class Job:
         return self.state.step > 0
 
     def save(self) -> None:
-        check_finite(self.state)
         save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
 
     def run(self, length: dict[str, float | None], save_seconds: float) -> None:
         """Train to the end with regular checkpoints. Stops on NaN and keeps the last good checkpoint."""
-        per_epoch = steps_per_epoch(len(self.images), self.recipe.batch)
+        per_epoch = self.recipe.steps_per_epoch(len(self.images))
         self.steps = self.steps or self._total_steps(length, per_epoch)
         snapshots = {self.steps >> k for k in range(1, self.snapshots + 1)} - {0}  # 1/2, 1/4, ... of the training
         saved = time.perf_counter()
@@ -204,7 +201,7 @@ def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
     from scorelens.report.training import model_card, training_figure
 
     export_network(job.state.averaged, job.recipe.prediction, job.folder)
-    images_seen = round(job.steps / steps_per_epoch(len(job.images), job.recipe.batch) * len(job.images))
+    images_seen = round(job.steps / job.recipe.steps_per_epoch(len(job.images)) * len(job.images))
     write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
     title = f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}"
     training_figure(job.state.losses, job.recipe.batch, title=title).savefig(job.folder / "loss.png", dpi=160)
