@@ -18,8 +18,7 @@ from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
-    Choice,
-    ListedOutputs,
+    Candidate,
     Masks,
     OwnOutput,
     Posterior,
@@ -75,7 +74,7 @@ class Locality:
         z, sigma = check_input(z, sigma, self.images.shape)
         queries = self.masks(sigma)
         some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
-                       responses=ListedOutputs(pixels.to(z.device)))
+                       responses=OwnOutput(pixels.to(z.device)))
         return posterior_mean(some, z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
                               memory=self.memory)
 
@@ -85,7 +84,7 @@ class Locality:
         responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
-    def choice(self, z: Tensor, sigma: float) -> Choice:
+    def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan that a call would use, and its expected cost."""
         flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
         return plan_for(self.posterior(sigma), flat, scale, self.plan)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from scorelens import distributed, progress
 from scorelens.data.images import to_floats
-from scorelens.posterior.sources import Patches, SomePatches
+from scorelens.posterior.sources import Patches
 
 SAMPLE = 100  # patches for each cluster that the centres are fitted to
 CHUNK = 2**15  # patches at a time
@@ -27,14 +27,14 @@ class Clusters:
     members: list[Int[np.ndarray, "_"]]  # of each cluster
     searched: int
 
-    def groups(self, z: Float[Tensor, "n d"]) -> Iterator[tuple[Int[Tensor, "m"], SomePatches]]:
+    def groups(self, z: Float[Tensor, "n d"]) -> Iterator[tuple[Int[Tensor, "m"], Patches]]:
         """The noisy patches of each cluster, and the source to compare them with."""
         own = _broadcast(_nearest(z.detach().float().cpu().numpy(), self.centres))
         for cluster in np.unique(own):
             distances = ((self.centres - self.centres[cluster]) ** 2).sum(axis=1)
             near = np.argsort(distances, kind="stable")[:self.searched]
             indices = np.sort(np.concatenate([self.members[k] for k in near]))
-            yield torch.from_numpy(np.flatnonzero(own == cluster)).to(z.device), SomePatches(self.patches, indices)
+            yield torch.from_numpy(np.flatnonzero(own == cluster)).to(z.device), replace(self.patches, indices=indices)
 
 
 def fit_clusters(patches: Patches, count: int, searched: int, seed: int = 0) -> Clusters:

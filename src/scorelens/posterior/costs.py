@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -52,55 +52,50 @@ class Cost:
         """Multiplications and additions of the distances."""
         return self.products + self.entries
 
+    def seconds(self, noisy: int, source: int) -> float:
+        """The time expected for so many noisy images and images of the source."""
+        reading = self.reads * measured_rates(self.device, self.dtype).read
+        return source * (reading + noisy * self.seconds_per_pair())
+
     def seconds_per_pair(self) -> float:
         rates = measured_rates(self.device, self.dtype)
         return (self.products * rates.product + self.entries * rates.entry + self.values * rates.value
                 + self.calls * rates.call)
 
-    def seconds(self, noisy: int, source: int) -> float:
-        """What is expected for so many noisy images and images of the source."""
-        reading = self.reads * measured_rates(self.device, self.dtype).read
-        return source * (reading + noisy * self.seconds_per_pair())
-
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that queries offer: what it costs, and how to build it."""
+    """A plan that queries offer, and its cost; both are computed when they are needed."""
 
     name: str
-    priced: Cost | Callable[[], Cost]
+    estimate: Callable[[], Cost]
     build: Callable[[], Plan]
-    allowed: bool = True  # to be chosen: it keeps enough digits at this noise level
-    preferred: bool = False  # without measuring rates: the problem is small
+    exact: bool = True  # keeps enough digits at this noise level to be chosen
+    preferred: bool = False  # chosen without measuring rates: the problem is small
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
-        return self.priced if isinstance(self.priced, Cost) else self.priced()
+        return self.estimate()
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A plan, ready to run, and its cost."""
-
-    plan: Plan
-    cost: Cost
+    @cached_property
+    def plan(self) -> Plan:
+        return self.build()
 
     def describe(self, noisy: int, source: int) -> dict[str, Any]:
         """The plan's name, its work, and the seconds expected for so many noisy images and images of the source."""
-        return {"plan": self.plan.name, "operations_per_pair": self.cost.operations,
+        return {"plan": self.name, "operations_per_pair": self.cost.operations,
                 "expected_seconds": self.cost.seconds(noisy, source)}
 
 
-def choose_plan(offered: Sequence[Candidate], name: str = "auto") -> Choice:
-    """The fastest of the plans that are offered, or the one that is named where there is a choice."""
+def choose_plan(candidates: Sequence[Candidate], name: str = "auto") -> Candidate:
+    """The fastest plan, or the one of this name if it is among the candidates."""
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
-    named = [candidate for candidate in offered if candidate.name == name]
-    if len(offered) == 1 or offered[0].preferred:
-        named = named or [offered[0]]
-    allowed = [candidate for candidate in offered if candidate.allowed]
-    chosen = named[0] if named else min(allowed, key=lambda candidate: candidate.cost.seconds_per_pair())
-    return Choice(chosen.build(), chosen.cost)
+    named = [candidate for candidate in candidates if candidate.name == name]
+    if named or len(candidates) == 1 or candidates[0].preferred:
+        return (named or candidates)[0]
+    return min((candidate for candidate in candidates if candidate.exact),
+               key=lambda candidate: candidate.cost.seconds_per_pair())
 
 
 @lru_cache(maxsize=8)
@@ -127,9 +122,8 @@ def _window_step(grid: Shape, radius: int, device: torch.device,
                  dtype: torch.dtype) -> tuple[int, int, Callable[[], object]]:
     """A chunk of square windows by differences, softmax and response included: its entries, its values, the work."""
     c, h, w = grid
-    row, column = (axis.flatten() for axis in torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij"))
-    near = ((row[:, None] - row).abs() <= radius) & ((column[:, None] - column).abs() <= radius)  # [HW, HW]
-    keep = near.repeat(c, c)
+    pixels = torch.cartesian_prod(torch.arange(h), torch.arange(w))
+    keep = ((pixels[:, None] - pixels).abs() <= radius).all(dim=2).repeat(c, c)  # [d, d]
     plan = MaskDifferences(keep, sums_over(mask_changes(keep, grid), keep).to(device), grid)
     n = cached_chunk(c * h * w, dtype.itemsize, 2**62)
     x, z = torch.rand(c * h * w, n, device=device, dtype=dtype), torch.rand(1, c * h * w, device=device, dtype=dtype)

@@ -19,10 +19,10 @@ from torch.autograd.function import once_differentiable
 from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.distributed import World
-from scorelens.posterior.costs import Choice, choose_plan
+from scorelens.posterior.costs import Candidate, choose_plan
 from scorelens.posterior.plans.base import Fused, Plan
 from scorelens.posterior.queries import Queries
-from scorelens.posterior.responses import Chunk, OwnOutput, Responses
+from scorelens.posterior.responses import Chunk, OwnOutput, Responses, collect
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
 from scorelens.posterior.sources import Shard, Source, shard_of
 from scorelens.timings import phase, record_plan
@@ -75,14 +75,12 @@ class Run:
     @cached_property
     def batch_group(self) -> World:
         """The processes that share several softmaxes."""
-        return distributed.group(len(self.batches)) if len(self.batches) > 1 else distributed.ALONE
+        return distributed.group(len(self.batches))
 
     def groups(self) -> list[range]:
         """The images of this process, for each softmax that it takes part in."""
-        if len(self.batches) == 1:
-            return [self.shard.rows]
         mine = self.batch_group.shard(len(self.batches))
-        return self.batches[mine.start:mine.stop]
+        return [self.shard.rows] if len(self.batches) == 1 else self.batches[mine.start:mine.stop]
 
     def parts(self, z: Flat) -> list[slice]:
         """Noisy images that are processed together, while the chunk is in the cache."""
@@ -97,23 +95,23 @@ class Run:
         memory, zero = z.new_empty(size * d), self.zero(z)
         for start in range(images.start, images.stop, size):
             raw = source.raw(start, min(start + size, images.stop)).flatten(1).T  # [d, n]
-            shape = raw.shape if self.plan.pixel_major else raw.T.shape
-            out = memory[:raw.numel()].view(shape)
+            out = memory[:raw.numel()]
             with phase("reading the data"):
-                x = to_floats(raw, out if self.plan.pixel_major else out.T, zero)
+                x = to_floats(raw, out.view(raw.shape) if self.plan.pixel_major else out.view(raw.T.shape).T, zero)
             yield x
             progress.fraction((start + raw.shape[1]) / self.groups()[-1].stop)
 
     def zero(self, z: Flat) -> float | Tensor:
-        """The pixel values that become 0: those of the mean image for a centred plan, else middle grey."""
-        if not self.plan.centred:
-            return 127.5
-        return torch.from_numpy(self.posterior.source.centre().reshape(-1, 1)).to(z)
+        """The pixel values that become 0: the mean image if the plan is centred and the source has one, else grey."""
+        source = self.posterior.source
+        if self.plan.centred and hasattr(source, "centre"):
+            return torch.from_numpy(source.centre().reshape(-1, 1)).to(z)
+        return 127.5
 
-    def shift(self, z: Flat) -> Float[Tensor, "1 d"] | float:
+    def shift(self, z: Flat) -> Float[Tensor, "1 d"]:
         """The zero of the chunks, in units of z."""
         zero = self.zero(z)
-        return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0.0
+        return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else z.new_zeros(1, self.posterior.source.dim)
 
     def states(self, z: Flat, images: range) -> list[State]:
         """The softmax state of one group of images for each part of the noisy ones, merged over all processes."""
@@ -133,7 +131,7 @@ class Run:
         with phase("distances"):
             distances = self.plan.distances(z, x, None if so_far is None else so_far.best, self.margin)
         with phase("softmax and response"):
-            if so_far is not None and len(z) == 1 and isinstance(responses, OwnOutput):
+            if so_far is not None and len(z) == 1 and isinstance(responses, OwnOutput) and responses.pixels is ...:
                 return with_near(so_far, distances, self.scale, self.margin, x)
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
@@ -141,12 +139,12 @@ class Run:
         """The output. Overlapping responses need normalized weights first, hence a second pass."""
         responses = self.posterior.responses
         if not responses.overlapping:
-            return torch.cat([responses.collect(state.mean) for state in states])
+            return torch.cat([collect(state.mean) for state in states])
         parts = self.parts(z)
         means: list[Tensor | float] = [0.0] * len(parts)
         for x in self.chunks(z, images):
             for k, part in enumerate(parts):
-                means[k] += responses.collect(responses.respond(self._weights(z[part], x, states[k]), x))
+                means[k] += collect(responses.respond(self._weights(z[part], x, states[k]), x))
         return self.shard.group.sum(torch.cat(means))  # type: ignore[arg-type]
 
     def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
@@ -174,8 +172,8 @@ class Run:
         """sum_i w_i (g . x_i) for each query, [b, q] of each part: from the output, or by another pass."""
         responses, parts = self.posterior.responses, self.parts(z)
         if not responses.overlapping:
-            pairs = zip(parts, states, strict=True)
-            return [(responses.split(g[part]) * state.mean).sum(dim=2) for part, state in pairs]
+            wanted = ((g[part], state.mean) for part, state in zip(parts, states, strict=True))
+            return [(h.unflatten(1, mean.shape[:0:-1]).transpose(1, 2) * mean).sum(dim=2) for h, mean in wanted]
         means = [torch.zeros_like(state.total) for state in states]
         for x in self.chunks(z, images):
             for part, state, mean in zip(parts, states, means, strict=True):
@@ -209,7 +207,7 @@ def logit_scale(sigma: float, temperature: float) -> float:
     return min(1 / (2 * sigma**2 * temperature), 1e30)
 
 
-def plan_for(posterior: Posterior, z: Flat, scale: float, name: str = "auto") -> Choice:
+def plan_for(posterior: Posterior, z: Flat, scale: float, name: str = "auto") -> Candidate:
     """The plan that a call takes, and its expected cost."""
     return choose_plan(posterior.queries.plans(z, scale), name)
 
@@ -229,12 +227,9 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
     with phase("choosing a plan"):
         chosen = plan_for(posterior, flat, scale, plan)
-    run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+        run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     record_plan(lambda: {"sigma": sigma, **chosen.describe(len(flat), len(run.shard.rows))})
     flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
     shift = run.shift(flat)
-    if isinstance(shift, Tensor):
-        mean = _PosteriorMean.apply(flat - shift, run) + posterior.responses.written(shift)
-    else:
-        mean = _PosteriorMean.apply(flat, run)
+    mean = _PosteriorMean.apply(flat - shift, run) + shift[:, posterior.responses.pixels]
     return (mean.view(z.shape) if mean.shape == flat.shape else mean).to(z.dtype)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from scorelens.posterior.engine import Posterior, posterior_mean
 from scorelens.posterior.queries import WholeImage
-from scorelens.posterior.responses import PartOfOutput
+from scorelens.posterior.responses import WholeOutput
 from scorelens.posterior.sources import Projected
 from scorelens.types import Flat
 from scorelens.validation import wide_dtype
@@ -37,6 +37,6 @@ def mean_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected, sigma: 
     """The posterior mean of the coordinates that follow the r which are compared with the query."""
     (b, r), d, dtype = query.shape, source.dim, row_dtype(source, query.shape[1], sigma, z)
     rows = replace(source, matrix=source.matrix.to(dtype))
-    posterior = Posterior(WholeImage(r), PartOfOutput(torch.arange(r, d, device=query.device)), rows)
+    posterior = Posterior(WholeImage(r), WholeOutput(torch.arange(r, d, device=query.device)), rows)
     padded = torch.cat([query, query.new_zeros(b, d - r)], dim=1).to(dtype)
     return posterior_mean(posterior, padded, sigma, temperature=temperature, memory=memory // COPIES)

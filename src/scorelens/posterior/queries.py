@@ -37,7 +37,6 @@ class Queries(Protocol):
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         """The plans that compute these distances exactly at this scale, the default first."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +47,7 @@ class WholeImage:
     compared: int | None = None
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        return [Candidate(FullImage.name, _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
+        return [Candidate(FullImage.name, lambda: _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +55,8 @@ class WholePatch:
     """One query, which compares all pixels of a small image, for thousands of noisy ones at a time."""
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        cost = _cost(z, products=z.shape[1] + 2, values=1)
-        return [Candidate(Products.name, cost, lambda: Products(_patch_dtype(z, scale)))]
+        return [Candidate(Products.name, lambda: _cost(z, products=z.shape[1] + 2, values=1),
+                          lambda: Products(_patch_dtype(z, scale)))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,17 +87,16 @@ class Masks:
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         (q, d), device = self.keep.shape, z.device
         once = _cost(z, values=(q + d) / 2)
-        found = [Candidate(DenseMasks.name, replace(once, products=q * d, calls=1 / 2048),
-                           lambda: DenseMasks(self.keep.to(device=device, dtype=z.dtype)), preferred=q * d < SMALL)]
         chunk = replace(once, calls=1 / cached_chunk(d, z.element_size(), 2**62))
-        found.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
-                               lambda: SparseMasks(self.keep, self.sums.to(device))))
-        grid = self.grid
-        if grid is not None:
-            found.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
-                                   lambda: MaskDifferences(self.keep, self.changes.to(device), grid),
-                                   allowed=chain_is_exact(self.keep, z.dtype, scale)))
-        return found
+        candidates = [Candidate(DenseMasks.name, lambda: replace(once, products=q * d, calls=1 / 2048),
+                                lambda: DenseMasks(self.keep.to(z)), preferred=q * d < SMALL),
+                      Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
+                                lambda: SparseMasks(self.keep, self.sums.to(device)))]
+        if (grid := self.grid) is not None:
+            candidates.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
+                                        lambda: MaskDifferences(self.keep, self.changes.to(device), grid),
+                                        exact=chain_is_exact(self.keep, z.dtype, scale)))
+        return candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,8 +113,7 @@ class Precisions:
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         cost = _cost(z, products=self.weights.numel(), values=z.shape[1], calls=1 / 2048)
-        return [Candidate(DenseMasks.name, cost,
-                          lambda: DenseMasks(self.weights.to(device=z.device, dtype=z.dtype)))]
+        return [Candidate(DenseMasks.name, lambda: cost, lambda: DenseMasks(self.weights.to(z)))]
 
 
 @dataclass(frozen=True)
@@ -125,8 +122,8 @@ class Windows(WindowGrid):
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         c, h, w = self.shape
-        additions = c + 2 * self.size.bit_length()
-        return [Candidate(BoxSums.name, _cost(z, values=h * w * additions, calls=1 / 512), lambda: BoxSums(self))]
+        cost = _cost(z, values=h * w * (c + 2 * self.size.bit_length()), calls=1 / 512)
+        return [Candidate(BoxSums.name, lambda: cost, lambda: BoxSums(self))]
 
 
 def _cost(z: Flat, **counts: float) -> Cost:

@@ -14,27 +14,23 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.distributed import World
-from scorelens.types import Shape
 
 
 @runtime_checkable
 class Source(Protocol):
-    """What is averaged: an ImageSet, or anything that can be read as one, a few images at a time."""
+    """What is averaged: an ImageSet, or anything that can be read like one, a few images at a time.
+
+    A source may have `centre()`: an image in the middle of all, as pixel values 0 ... 255, d of them.
+    """
 
     def __len__(self) -> int: ...
 
     @property
     def dim(self) -> int:
         """d: how many coordinates an image has."""
-        ...
-
-    def centre(self) -> np.ndarray:
-        """An image in the middle of all, as pixel values 0 ... 255, d of them."""
-        ...
 
     def raw(self, start: int, stop: int) -> Tensor:
         """Images start ... stop - 1, [n, ...] with d coordinates each: uint8, or floats in units of [-1, 1]."""
-        ...
 
 
 class Window(NamedTuple):
@@ -70,16 +66,17 @@ def cut_patches(x: Tensor, window: Window) -> Shaped[Tensor, "n positions k"]:
 
 @dataclass(frozen=True, eq=False)
 class Patches:
-    """The patches of all images, centred on the given rows and columns; image by image."""
+    """The patches of all images, centred on the given rows and columns, image by image; or only some of them."""
 
     images: ImageSet
     window: Window
     rows: Sequence[int]
     columns: Sequence[int]
     wrap: bool = False  # continue images around their borders
+    indices: Int[np.ndarray, "n"] | None = None  # of the patches that are averaged, None for all
 
     def __len__(self) -> int:
-        return len(self.images) * self.positions
+        return len(self.images) * self.positions if self.indices is None else len(self.indices)
 
     @property
     def positions(self) -> int:
@@ -90,16 +87,15 @@ class Patches:
         rows, columns = self.window.sides
         return self.images.shape[0] * rows * columns
 
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 128, np.uint8)
-
     def raw(self, start: int, stop: int) -> Tensor:
+        if self.indices is not None:
+            return self.take(self.indices[start:stop])
         first = start // self.positions
         patches = self.of(self.images.raw(first, -(-stop // self.positions))).flatten(0, 1)
         return patches[start - first * self.positions:stop - first * self.positions]
 
     def take(self, indices: Int[np.ndarray, "n"]) -> Tensor:
-        """The patches of these indices, wherever they are."""
+        """The patches of these indices, in any order."""
         image, position = np.divmod(indices, self.positions)
         row, column = np.divmod(position, len(self.columns))
         (up, down, left, right), (_, h, w) = self.window, self.images.shape
@@ -120,27 +116,6 @@ class Patches:
 
 
 @dataclass(frozen=True, eq=False)
-class SomePatches:
-    """Some of the patches, by their indices."""
-
-    patches: Patches
-    indices: Int[np.ndarray, "n"]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def dim(self) -> int:
-        return self.patches.dim
-
-    def centre(self) -> np.ndarray:
-        return self.patches.centre()
-
-    def raw(self, start: int, stop: int) -> Tensor:
-        return self.patches.take(self.indices[start:stop])
-
-
-@dataclass(frozen=True, eq=False)
 class Translations:
     """Every circular translation of every image; one translation of all images after the other."""
 
@@ -153,10 +128,6 @@ class Translations:
     @property
     def dim(self) -> int:
         return self.images.dim
-
-    @property
-    def shape(self) -> Shape:
-        return self.images.shape
 
     def centre(self) -> np.ndarray:
         """The mean over all translations: one value for each channel."""
@@ -194,9 +165,6 @@ class Projected:
     def dim(self) -> int:
         return self.matrix.shape[1] + len(self.kept)
 
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 127.5)
-
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         raw = self.images.raw(start, stop).flatten(1)  # [n, d]
         return torch.cat([self._centred(raw, self.seen) @ self.matrix, self._centred(raw, self.kept)], dim=1)
@@ -219,9 +187,6 @@ class Scaled:
     @property
     def dim(self) -> int:
         return self.rows.shape[1]
-
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 127.5)
 
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         return torch.from_numpy(self.rows[start:stop]) * self.scale

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scorelens.posterior.plans.base import Buffers
+from scorelens.posterior.plans.base import Plan
 from scorelens.posterior.responses import Chunk
 from scorelens.types import Flat
 
 
 @dataclass(frozen=True)
-class DenseMasks:
+class DenseMasks(Plan):
     """The mask matrix times squared differences: one product for each noisy image."""
 
     name: ClassVar[str] = "dense"
-    centred: ClassVar[bool] = False
-    pixel_major: ClassVar[bool] = True
-    together: ClassVar[int | None] = 1
     keep: Float[Tensor, "q d"]
-    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return min(2048, memory // ((2 * d + 2 * len(self.keep)) * itemsize))
