@@ -2,7 +2,7 @@
 
 from scorelens.posterior.costs import Candidate
 from scorelens.posterior.engine import MEMORY, Posterior, logit_scale, plan_for, posterior_mean
-from scorelens.posterior.queries import Masks, Precisions, Queries, WholeImage, WholePatch, Windows
+from scorelens.posterior.queries import Masks, Queries, WholeImage, WholePatch, Windows
 from scorelens.posterior.responses import AllChannels, MaskMeans, OwnOutput, Responses, WholeOutput, WindowMeans
 from scorelens.posterior.sources import Source
 
@@ -14,7 +14,6 @@ __all__ = [
     "Masks",
     "OwnOutput",
     "Posterior",
-    "Precisions",
     "Queries",
     "Responses",
     "Source",

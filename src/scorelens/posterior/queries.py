@@ -61,10 +61,11 @@ class WholePatch:
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """As many queries as rows; query q compares the input pixels that row q keeps. Queries on a grid (C, H, W), such as
-    one per output, have neighbours whose masks differ little."""
+    """As many queries as rows; query q compares the input pixels that row q keeps, or all pixels with the weights of
+    row q (soft masks). Queries on a grid (C, H, W), such as one per output, have neighbours whose masks differ little.
+    """
 
-    keep: Bool[Tensor, "q d"]
+    keep: Bool[Tensor, "q d"] | Float[Tensor, "q d"]
     grid: Shape | None = None
 
     def __len__(self) -> int:
@@ -72,6 +73,10 @@ class Masks:
 
     def subset(self, queries: Int[Tensor, "k"]) -> Masks:
         return Masks(self.keep[queries.to(self.keep.device)])
+
+    @property
+    def soft(self) -> bool:
+        return self.keep.is_floating_point()
 
     @cached_property
     def sums(self) -> Sums:
@@ -85,35 +90,19 @@ class Masks:
         return sums_over(mask_changes(self.keep, self.grid), self.keep)
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        (q, d), device = self.keep.shape, z.device
+        q, d = self.keep.shape
         once = _cost(z, values=(q + d) / 2)
         chunk = replace(once, calls=1 / cached_chunk(d, z.element_size(), 2**62))
         candidates = [Candidate(DenseMasks.name, lambda: replace(once, products=q * d, calls=1 / 2048),
-                                lambda: DenseMasks(self.keep.to(z)), preferred=q * d < SMALL),
-                      Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
-                                lambda: SparseMasks(self.keep, self.sums.to(device)))]
-        if (grid := self.grid) is not None:
+                                lambda: DenseMasks(self.keep.to(z)), preferred=q * d < SMALL)]
+        if not self.soft:
+            candidates.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
+                                        lambda: SparseMasks(self.keep, self.sums.to(z.device))))
+        if not self.soft and (grid := self.grid) is not None:
             candidates.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
-                                        lambda: MaskDifferences(self.keep, self.changes.to(device), grid),
+                                        lambda: MaskDifferences(self.keep, self.changes.to(z.device), grid),
                                         exact=chain_is_exact(self.keep, z.dtype, scale)))
         return candidates
-
-
-@dataclass(frozen=True, eq=False)
-class Precisions:
-    """As many queries as rows; query q compares input pixel k with weight [q, k]. Masks are precisions of 0 and 1."""
-
-    weights: Float[Tensor, "q d"]
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def subset(self, queries: Int[Tensor, "k"]) -> Precisions:
-        return Precisions(self.weights[queries.to(self.weights.device)])
-
-    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        cost = _cost(z, products=self.weights.numel(), values=z.shape[1], calls=1 / 2048)
-        return [Candidate(DenseMasks.name, lambda: cost, lambda: DenseMasks(self.weights.to(z)))]
 
 
 @dataclass(frozen=True)
