@@ -60,27 +60,26 @@ class Run:
         """How much farther than the nearest image an image must be to have no weight in float32."""
         return (math.log(len(self.posterior.source)) + NEGLIGIBLE) / self.scale
 
-    @cached_property
-    def batches(self) -> list[range]:
-        """The images of each softmax."""
-        count = len(self.posterior.source)
-        return [range(start, min(start + self.group, count)) for start in range(0, count, self.group)]
+    @property
+    def batches(self) -> int:
+        """How many softmaxes are averaged."""
+        return math.ceil(len(self.posterior.source) / self.group)
 
     @cached_property
     def shard(self) -> Shard:
         """What this process averages. A single softmax is sharded by image; several are distributed whole."""
         source = self.posterior.source
-        return shard_of(source) if len(self.batches) == 1 else Shard(source, range(len(source)), distributed.ALONE)
+        return shard_of(source) if self.batches == 1 else Shard(source, range(len(source)), distributed.ALONE)
 
-    @cached_property
+    @property
     def batch_group(self) -> World:
         """The processes that share several softmaxes."""
-        return distributed.group(len(self.batches))
+        return distributed.group(self.batches)
 
     def groups(self) -> list[range]:
         """The images of this process, for each softmax that it takes part in."""
-        mine = self.batch_group.shard(len(self.batches))
-        return [self.shard.rows] if len(self.batches) == 1 else self.batches[mine.start:mine.stop]
+        rows, starts = self.shard.rows, (k * self.group for k in self.batch_group.shard(self.batches))
+        return [rows] if self.batches == 1 else [rows[start:start + self.group] for start in starts]
 
     def parts(self, z: Flat) -> list[slice]:
         """Noisy images that are processed together, while the chunk is in the cache."""
@@ -113,15 +112,16 @@ class Run:
         zero = self.zero(z)
         return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else z.new_zeros(1, self.posterior.source.dim)
 
-    def states(self, z: Flat, images: range) -> list[State]:
-        """The softmax state of one group of images for each part of the noisy ones, merged over all processes."""
+    def state(self, z: Flat, images: range) -> State:
+        """The softmax state of one group of images, merged over all processes."""
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             prepared = self.plan.prepare(x) if isinstance(self.plan, Fused) else None
             for k, part in enumerate(parts):
                 states[k] = self._with_chunk(states[k], z[part], x, prepared)
-        return merge_processes([state for state in states if state is not None], self.scale, self.shard.group)
+        whole = State(*(torch.cat(tensors) for tensors in zip(*filter(None, states), strict=True)))
+        return merge_processes(whole, self.scale, self.shard.group)
 
     def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses
@@ -135,69 +135,62 @@ class Run:
                 return with_near(so_far, distances, self.scale, self.margin, x)
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
-    def mean(self, z: Flat, images: range, states: list[State]) -> Float[Tensor, "b out"]:
+    def _weights(self, z: Flat, images: range, state: State) -> Iterator[tuple[slice, Chunk, Float[Tensor, "b q n"]]]:
+        """The normalized weights of each chunk, for each part of the noisy images."""
+        for x in self.chunks(z, images):
+            for part in self.parts(z):
+                best, total = state.best[part], state.total[part, :, None]
+                distances = self.plan.distances(z[part], x, best, self.margin)
+                yield part, x, relative_weights_(distances, best, self.scale).div_(total)
+
+    def mean(self, z: Flat, images: range, state: State) -> Float[Tensor, "b out"]:
         """The output. Overlapping responses need normalized weights first, hence a second pass."""
-        responses = self.posterior.responses
+        responses, mean = self.posterior.responses, torch.zeros_like(z)
         if not responses.overlapping:
-            return torch.cat([collect(state.mean) for state in states])
-        parts = self.parts(z)
-        means: list[Tensor | float] = [0.0] * len(parts)
-        for x in self.chunks(z, images):
-            for k, part in enumerate(parts):
-                means[k] += collect(responses.respond(self._weights(z[part], x, states[k]), x))
-        return self.shard.group.sum(torch.cat(means))  # type: ignore[arg-type]
+            return collect(state.mean)
+        for part, x, weights in self._weights(z, images, state):
+            mean[part] += collect(responses.respond(weights, x))
+        return self.shard.group.sum(mean)
 
-    def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
-        distances = self.plan.distances(z, x, state.best, self.margin)
-        return relative_weights_(distances, state.best, self.scale).div_(state.total[:, :, None])
-
-    def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, states: list[State]) -> Flat:
+    def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, state: State) -> Flat:
         """g^T d mean / dz: d mean / d logit_i = w_i (x_i - mean), d logit_i = -scale d distance_i."""
-        responses, gradient, parts = self.posterior.responses, torch.zeros_like(z), self.parts(z)
-        means = self._projected_means(g, z, images, states)
-        for x in self.chunks(z, images):
-            for part, state, mean in zip(parts, states, means, strict=True):
-                weights = self._weights(z[part], x, state)
-                spread = responses.project(g[part], x).sub_(mean[:, :, None])
-                cotangent = weights.mul_(spread).mul_(-self.scale)  # [b, q, n]
-                gradient[part] += self.plan.pull_back(cotangent, z[part], x)
+        gradient, means = torch.zeros_like(z), self._projected_means(g, z, images, state)
+        for part, x, weights in self._weights(z, images, state):
+            spread = self.posterior.responses.project(g[part], x).sub_(means[part, :, None])
+            gradient[part] += self.plan.pull_back(weights.mul_(spread).mul_(-self.scale), z[part], x)
         return self.shard.group.sum(gradient)
+
+    def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
+                         state: State) -> Float[Tensor, "b q"]:
+        """sum_i w_i (g . x_i) for each query: from the output, or by another pass."""
+        responses, means = self.posterior.responses, torch.zeros_like(state.total)
+        if not responses.overlapping:
+            return (g.unflatten(1, state.mean.shape[:0:-1]).transpose(1, 2) * state.mean).sum(dim=2)
+        for part, x, weights in self._weights(z, images, state):
+            means[part] += weights.mul_(responses.project(g[part], x)).sum(dim=2)
+        return self.shard.group.sum(means)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Bitwise the same tensor for all processes that share the work."""
         return self.batch_group.broadcast(self.shard.group.broadcast(tensor))
-
-    def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
-                         states: list[State]) -> list[Tensor]:
-        """sum_i w_i (g . x_i) for each query, [b, q] of each part: from the output, or by another pass."""
-        responses, parts = self.posterior.responses, self.parts(z)
-        if not responses.overlapping:
-            wanted = ((g[part], state.mean) for part, state in zip(parts, states, strict=True))
-            return [(h.unflatten(1, mean.shape[:0:-1]).transpose(1, 2) * mean).sum(dim=2) for h, mean in wanted]
-        means = [torch.zeros_like(state.total) for state in states]
-        for x in self.chunks(z, images):
-            for part, state, mean in zip(parts, states, means, strict=True):
-                mean += self._weights(z[part], x, state).mul_(responses.project(g[part], x)).sum(dim=2)
-        return [self.shard.group.sum(mean) for mean in means]
 
 
 class _PosteriorMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, run: Run) -> Tensor:
         z = run.broadcast(z)
-        ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
+        ctx.run, ctx.states = run, [run.state(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
-        means = [run.mean(z, images, states) for images, states in zip(run.groups(), ctx.states, strict=True)]
-        return run.batch_group.sum(torch.stack(means).sum(dim=0)) / len(run.batches)
+        means = [run.mean(z, *pair) for pair in zip(run.groups(), ctx.states, strict=True)]
+        return run.batch_group.sum(torch.stack(means).sum(dim=0)) / run.batches
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         run, (z,) = ctx.run, ctx.saved_tensors
-        g = run.broadcast(g.contiguous()) / len(run.batches)
-        parts = zip(run.groups(), ctx.states, strict=True)
-        pulled = sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z))
-        return run.batch_group.sum(pulled), None
+        g = run.broadcast(g.contiguous()) / run.batches
+        pulled = (run.pull_back(g, z, *pair) for pair in zip(run.groups(), ctx.states, strict=True))
+        return run.batch_group.sum(sum(pulled, torch.zeros_like(z))), None
 
 
 def logit_scale(sigma: float, temperature: float) -> float:

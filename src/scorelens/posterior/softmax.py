@@ -79,13 +79,11 @@ def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, ma
     return so_far
 
 
-def merge_processes(states: list[State], scale: float, group: World) -> list[State]:
-    """The states merged over all processes, for each part of the noisy images."""
+def merge_processes(state: State, scale: float, group: World) -> State:
+    """The state merged over all processes."""
     if group.size == 1:
-        return states
-    best, total, weighted = (torch.cat(parts) for parts in zip(*states, strict=True))
-    least = group.min(best)
-    c = (least - best).mul_(scale).exp_()
-    total, weighted = group.sum(c * total), group.sum(c[:, :, None].to(weighted.dtype) * weighted)
-    sizes = [len(state.best) for state in states]
-    return [State(*each) for each in zip(*(whole.split(sizes) for whole in (least, total, weighted)), strict=True)]
+        return state
+    best = group.min(state.best)
+    c = (best - state.best).mul_(scale).exp_()
+    total = group.sum(c * state.total)
+    return State(best, total, group.sum(c[:, :, None].to(state.weighted.dtype) * state.weighted))
