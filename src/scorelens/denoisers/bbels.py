@@ -15,7 +15,7 @@ from scorelens.denoisers.common import check_input
 from scorelens.denoisers.ls import local_score
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
 from scorelens.posterior import MEMORY, Posterior, WholeOutput, WholePatch, posterior_mean
-from scorelens.posterior.sources import Patches, Window
+from scorelens.posterior.patches import Patches, Window
 
 
 @dataclass(frozen=True)

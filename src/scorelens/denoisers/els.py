@@ -25,8 +25,8 @@ from scorelens.posterior import (
     Windows,
     posterior_mean,
 )
-from scorelens.posterior.clusters import Clusters, fit_clusters
-from scorelens.posterior.sources import Patches, Translations, cut_patches, wrapped
+from scorelens.posterior.patches import Clusters, Patches, cut_patches, fit_clusters, wrapped
+from scorelens.posterior.sources import Translations
 from scorelens.types import Images, ScorelensError
 from scorelens.validation import unknown
 

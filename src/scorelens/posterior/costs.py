@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property, lru_cache
@@ -101,26 +101,21 @@ def choose_plan(candidates: Sequence[Candidate], name: str = "auto") -> Candidat
 @lru_cache(maxsize=8)
 def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     """A few tenths of a second of what the plans themselves do, on square windows of a colour image."""
-    few, many, tiny = (_window_step(grid, radius, device, dtype) for grid, radius in
-                       [((3, 32, 32), 2), ((3, 32, 32), 9), ((1, 2, 2), 1)])
-    (few_entries, few_values, few_work), (many_entries, _, many_work), (_, _, tiny_work) = few, many, tiny
-    fast, slow = _seconds(few_work, device), _seconds(many_work, device)
-    entry = max(slow - fast, 0.1 * slow) / (many_entries - few_entries)
+    steps = [((3, 32, 32), 2), ((3, 32, 32), 9), ((1, 2, 2), 1)]
+    (entries, values, fast), (more, _, slow), (_, _, call) = (_window_step(*step, device, dtype) for step in steps)
+    entry = max(slow - fast, 0.1 * slow) / (more - entries)
     side, raw = 1024, torch.zeros(256, 3072, dtype=torch.uint8)
     left = torch.rand(side, side, device=device, dtype=dtype)
     floats = torch.empty(raw.T.shape, device=device, dtype=dtype)
     rates = Rates(product=_seconds(lambda: left @ left, device) / side**3, entry=entry,
-                  value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
-                  read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
-                  call=_seconds(tiny_work, device))
-    values = torch.tensor(astuple(rates), dtype=torch.float64)
-    same = distributed.world().broadcast(values)  # all processes must choose the same plan
-    return Rates(*same.tolist())
+                  value=max(fast - entry * entries, 0.1 * fast) / values,
+                  read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(), call=call)
+    same = distributed.world().broadcast(torch.tensor(astuple(rates), dtype=torch.float64))
+    return Rates(*same.tolist())  # all processes must choose the same plan
 
 
-def _window_step(grid: Shape, radius: int, device: torch.device,
-                 dtype: torch.dtype) -> tuple[int, int, Callable[[], object]]:
-    """A chunk of square windows by differences, softmax and response included: its entries, its values, the work."""
+def _window_step(grid: Shape, radius: int, device: torch.device, dtype: torch.dtype) -> tuple[int, int, float]:
+    """A chunk of square windows by differences, with softmax and response: its entries, values and seconds."""
     c, h, w = grid
     pixels = torch.cartesian_prod(torch.arange(h), torch.arange(w))
     keep = ((pixels[:, None] - pixels).abs() <= radius).all(dim=2).repeat(c, c)  # [d, d]
@@ -132,17 +127,15 @@ def _window_step(grid: Shape, radius: int, device: torch.device,
         state = chunk_state(plan.distances(z, x, None, math.inf), 1.0, OwnOutput(), x)
         return merge(state, state, 1.0)
 
-    return plan.sums.entries * n, c * h * w * n, work
+    return plan.sums.entries * n, x.numel(), _seconds(work, device)
 
 
-def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    def synchronized() -> None:
         work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         elif device.type == "mps":
             torch.mps.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+
+    return min(timeit.repeat(synchronized, number=1, repeat=6)[1:])

@@ -1,7 +1,6 @@
 """Which input pixels are compared, and with which weight, for each output: the queries of a posterior.
 
-Each kind of query offers the exact plans that can compute its distances, with their costs; a new kind of query is a new
-class with this one method.
+A kind of query is a class with one method: the exact plans that can compute its distances, with their costs.
 """
 
 from __future__ import annotations
@@ -55,8 +54,10 @@ class WholePatch:
     """One query, which compares all pixels of a small image, for thousands of noisy ones at a time."""
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        return [Candidate(Products.name, lambda: _cost(z, products=z.shape[1] + 2, values=1),
-                          lambda: Products(_patch_dtype(z, scale)))]
+        d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
+        error = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma)  # of |z - x|^2 expanded, in float32
+        dtype = z.dtype if error < CHAIN_ERROR else wide_dtype(z)
+        return [Candidate(Products.name, lambda: _cost(z, products=d + 2, values=1), lambda: Products(dtype))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,10 +118,3 @@ class Windows(WindowGrid):
 
 def _cost(z: Flat, **counts: float) -> Cost:
     return Cost(z.device, z.dtype, reads=z.shape[1], **counts)  # type: ignore[arg-type]
-
-
-def _patch_dtype(z: Flat, scale: float) -> torch.dtype:
-    """float32 where the expanded square of a patch of pixels in [-1, 1] keeps its digits in it, else float64."""
-    d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
-    exact = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma) < CHAIN_ERROR
-    return z.dtype if exact else wide_dtype(z)

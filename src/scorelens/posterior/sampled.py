@@ -1,13 +1,11 @@
 """Importance-sampled posterior means with a checked error.
 
 At high noise many images share the weight of a pixel. A sample of them is drawn: image i with probability pi_i, which
-grows with its weight, and each drawn image counts 1 / pi_i times (Horvitz & Thompson 1952). Images of little weight are
-drawn rarely, but not cut off.
+grows with its weight, and each drawn image counts 1 / pi_i times (Horvitz & Thompson 1952).
 
-Tiles estimate the weights. Neighbouring pixels have similar masks, hence similar posteriors. The posterior of the mean
-mask of a tile, over images reduced to their leading principal components, is cheap to compute for all images. It gives
-the probabilities, and is a control variate: the sample estimates its mean too, which is known, and the error there is
-most of the error at the pixels.
+Tiles of neighbouring pixels estimate the weights: the posterior of a tile's mean mask, over images reduced to their
+leading principal components, is cheap to compute for all images. It is also a control variate: the sample estimates its
+mean too, which is known, and the error there is most of the error at the pixels.
 
 A few pixels are computed exactly, from all images. They predict how many images the tolerance needs, and measure the
 error of the result. If the sample would be too large, or its error is, the exact plan runs instead.
@@ -92,9 +90,9 @@ def sampled_mean(posterior: Posterior, z: Tensor, sigma: float, tolerance: float
                               f"(rms {checked[k]:.2g}); computed exactly instead", ToleranceWarning, stacklevel=3)
     rest = (drawn == n).nonzero()[:, 0]
     if len(rest):
-        exact = posterior_mean(posterior, z[rest.to(z.device)], sigma, temperature=temperature, plan=plan,
-                               memory=memory)
-        mean[rest.to(z.device)] = exact.flatten(1).to(mean)
+        rows = rest.to(z.device)
+        exact = posterior_mean(posterior, z[rows], sigma, temperature=temperature, plan=plan, memory=memory)
+        mean[rows] = exact.flatten(1).to(mean)
         expected[rest] = checked[rest] = 0.0
     return Approximation(mean.view(z.shape).to(z.dtype), drawn, expected, checked)
 
@@ -114,8 +112,7 @@ class Sketch(NamedTuple):
 
 
 class Checks(NamedTuple):
-    """Pixels that are computed exactly, drawn by their variance over the images, since errors are larger where it is.
-    They are weighted such that their mean estimates that of all pixels."""
+    """Pixels that are computed exactly, drawn by their variance; their weighted mean estimates that of all pixels."""
 
     pixels: Int[Tensor, "p"]
     weights: Float[Tensor, "p"]  # 1 on average
@@ -150,11 +147,6 @@ class Screened:
     def exact(self) -> Float[Tensor, "p"]:
         return (self.weights * self.checks.values).sum(dim=1)
 
-    @property
-    def support(self) -> Float[Tensor, "p"]:
-        """How many images share the weight of each checked pixel."""
-        return 1 / self.weights.square().sum(dim=1)
-
     def probabilities(self, tolerance: float) -> Iterator[tuple[Float[Tensor, "n"], float]]:
         """The probability to draw each image, and the rms error to expect: for the smallest sample that the tolerance
         allows, then for larger ones; nothing if it needs too many images."""
@@ -187,8 +179,7 @@ class Screened:
 
 def _screened(masks: Masks, images: ImageSet, z: Flat, scale: float, tolerance: float,
               memory: int) -> Iterator[tuple[int, Screened]]:
-    """The noisy images for which a sample may suffice, compared with all images; these are read once for as many noisy
-    ones as fit the memory.
+    """The noisy images for which a sample may suffice, compared with all images.
 
     Distances are sums of x (x - 2 z) over a mask, both relative to the centre: two products, the first of which all
     noisy images share. They are precise enough at high noise."""
@@ -227,7 +218,8 @@ def _screened(masks: Masks, images: ImageSet, z: Flat, scale: float, tolerance: 
     every, larger = slice(None, None, stride), math.sqrt(stride) * tolerance  # errors are larger with fewer images
     pilot = _floats(torch.from_numpy(images.pixels[every]).flatten(1).T, z, run.zero(z))
     promising = [k for k, screened in compare(list(range(len(z))), every, lambda: [pilot], "pilot")
-                 if screened.support.quantile(0.25) >= SUPPORT and any(True for _ in screened.probabilities(larger))]
+                 if (1 / screened.weights.square().sum(dim=1)).quantile(0.25) >= SUPPORT
+                 and next(screened.probabilities(larger), None)]
     yield from compare(promising, slice(None), lambda: run.chunks(z, range(n)), "screening")
 
 

@@ -1,14 +1,13 @@
-"""What a posterior averages, read in chunks: images, patches of them, their translations, or linear maps of them."""
+"""What a posterior averages, read in chunks: images, their translations, or linear maps of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens import distributed
@@ -31,88 +30,6 @@ class Source(Protocol):
 
     def raw(self, start: int, stop: int) -> Tensor:
         """Images start ... stop - 1, [n, ...] with d coordinates each: uint8, or floats in units of [-1, 1]."""
-
-
-class Window(NamedTuple):
-    """How far a patch reaches from its centre."""
-
-    up: int
-    down: int
-    left: int
-    right: int
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        return self.up + self.down + 1, self.left + self.right + 1
-
-    def centre(self, channels: int) -> Int[Tensor, "c"]:
-        """Where the centre's channels are among the coordinates of a patch."""
-        rows, columns = self.sides
-        return (torch.arange(channels) * rows + self.up) * columns + self.left
-
-
-def wrapped(x: Tensor, window: Window) -> Tensor:
-    """Images [..., H, W] continued around their borders, so that every pixel has a whole window."""
-    (h, w), (up, down, left, right) = x.shape[-2:], window
-    x = x[..., torch.arange(-up, h + down, device=x.device) % h, :]
-    return x[..., torch.arange(-left, w + right, device=x.device) % w]
-
-
-def cut_patches(x: Tensor, window: Window) -> Shaped[Tensor, "n positions k"]:
-    """All patches [C, rows, columns] of the images [n, C, H, W] that lie inside them, row by row."""
-    rows, columns = window.sides
-    return x.unfold(2, rows, 1).unfold(3, columns, 1).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
-
-
-@dataclass(frozen=True, eq=False)
-class Patches:
-    """The patches of all images, centred on the given rows and columns, image by image; or only some of them."""
-
-    images: ImageSet
-    window: Window
-    rows: Sequence[int]
-    columns: Sequence[int]
-    wrap: bool = False  # continue images around their borders
-    indices: Int[np.ndarray, "n"] | None = None  # of the patches that are averaged, None for all
-
-    def __len__(self) -> int:
-        return len(self.images) * self.positions if self.indices is None else len(self.indices)
-
-    @property
-    def positions(self) -> int:
-        return len(self.rows) * len(self.columns)
-
-    @property
-    def dim(self) -> int:
-        rows, columns = self.window.sides
-        return self.images.shape[0] * rows * columns
-
-    def raw(self, start: int, stop: int) -> Tensor:
-        if self.indices is not None:
-            return self.take(self.indices[start:stop])
-        first = start // self.positions
-        patches = self.of(self.images.raw(first, -(-stop // self.positions))).flatten(0, 1)
-        return patches[start - first * self.positions:stop - first * self.positions]
-
-    def take(self, indices: Int[np.ndarray, "n"]) -> Tensor:
-        """The patches of these indices, in any order."""
-        image, position = np.divmod(indices, self.positions)
-        row, column = np.divmod(position, len(self.columns))
-        (up, down, left, right), (_, h, w) = self.window, self.images.shape
-        rows = (np.asarray(self.rows)[row][:, None] + np.arange(-up, down + 1)) % h  # [n, rows of a patch]
-        columns = (np.asarray(self.columns)[column][:, None] + np.arange(-left, right + 1)) % w
-        pixels = self.images.pixels[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        return torch.from_numpy(np.moveaxis(pixels, 3, 1).reshape(len(indices), -1))  # from [n, rows, columns, C]
-
-    def of(self, x: Tensor) -> Shaped[Tensor, "n positions k"]:
-        """The patches of these images: differentiable where they are floats."""
-        if self.wrap:
-            x, rows, columns = wrapped(x, self.window), list(self.rows), list(self.columns)
-        else:
-            rows, columns = [r - self.window.up for r in self.rows], [c - self.window.left for c in self.columns]
-        high, wide = self.window.sides
-        x = x[:, :, rows[0]:rows[-1] + high, columns[0]:columns[-1] + wide]  # neighbouring positions
-        return cut_patches(x, self.window)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,12 +83,10 @@ class Projected:
         return self.matrix.shape[1] + len(self.kept)
 
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
-        raw = self.images.raw(start, stop).flatten(1)  # [n, d]
-        return torch.cat([self._centred(raw, self.seen) @ self.matrix, self._centred(raw, self.kept)], dim=1)
-
-    def _centred(self, raw: Tensor, pixels: Int[Tensor, "p"]) -> Float[Tensor, "n p"]:
-        some = raw[:, pixels]
-        return to_floats(some, self.matrix.new_empty(some.shape)).sub_(self.origin[pixels].to(self.matrix.dtype))
+        raw, origin = self.images.raw(start, stop).flatten(1), self.origin.to(self.matrix.dtype)  # [n, d]
+        seen, kept = (to_floats(raw[:, pixels], self.matrix.new_empty(len(raw), len(pixels))).sub_(origin[pixels])
+                      for pixels in (self.seen, self.kept))
+        return torch.cat([seen @ self.matrix, kept], dim=1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,8 +107,7 @@ class Scaled:
         return torch.from_numpy(self.rows[start:stop]) * self.scale
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """The rows of a source that this process reads, and the processes that read the others."""
 
     source: Source
@@ -203,9 +117,9 @@ class Shard:
 
 def shard_of(source: Source) -> Shard:
     """Contiguous images for each process, so that it maps only its part of a file into memory."""
+    count = len(source.images) if isinstance(source, Translations) else len(source)
+    group = distributed.group(count)
     if isinstance(source, Translations):  # ordered by translation: shard the images instead
-        count = len(source.images)
-        own = replace(source, images=source.images.part(distributed.group(count).shard(count)))
-        return Shard(own, range(len(own)), distributed.group(count))
-    group = distributed.group(len(source))
-    return Shard(source, group.shard(len(source)), group)
+        source = Translations(source.images.part(group.shard(count)))
+        return Shard(source, range(len(source)), group)
+    return Shard(source, group.shard(count), group)

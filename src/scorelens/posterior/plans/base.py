@@ -17,17 +17,14 @@ from scorelens.types import Flat
 CACHE_ELEMENTS = 2**19  # of a chunk whose rows are added up: it stays in the second-level cache
 
 
-@dataclass(frozen=True)
-class Buffers:
+class Buffers(dict[str, Tensor]):
     """Workspace that is reused: allocating fresh pages costs more than the arithmetic."""
 
-    held: dict[str, Tensor] = field(default_factory=dict)
-
-    def get(self, name: str, like: Tensor, *shape: int) -> Tensor:
+    def reserve(self, name: str, like: Tensor, *shape: int) -> Tensor:
         size = math.prod(shape)
-        if name not in self.held or self.held[name].numel() < size:
-            self.held[name] = like.new_empty(size)
-        return self.held[name][:size].view(shape)
+        if name not in self or self[name].numel() < size:
+            self[name] = like.new_empty(size)
+        return self[name][:size].view(shape)
 
 
 @dataclass(frozen=True)
@@ -65,8 +62,7 @@ class Fused(Protocol):
         """What is computed once for a chunk and used for all noisy images."""
 
     def with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any, scale: float,
-                   responses: Responses | None) -> State:
-        """The state of `so_far` and the chunk together."""
+                   responses: Responses | None) -> State: ...
 
 
 def cached_chunk(d: int, itemsize: int, memory: int) -> int:

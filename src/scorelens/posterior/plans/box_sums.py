@@ -26,7 +26,7 @@ class BoxSums(Plan):
         return cached_chunk(d, itemsize, memory)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        return self.windows.sums(torch.sub(x, z.T, out=self.buffers.get("square", x, *x.shape)).square_())[None]
+        return self.windows.sums(torch.sub(x, z.T, out=self.buffers.reserve("square", x, *x.shape)).square_())[None]
 
     def pull_back(self, cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:
         spread = self.windows.spread(cotangent[0])  # [HW, n]

@@ -25,8 +25,8 @@ class DenseMasks(Plan):
         return min(2048, memory // ((2 * d + 2 * len(self.keep)) * itemsize))
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        square = torch.sub(x, z.T, out=self.buffers.get("square", x, *x.shape)).square_()
-        distances = self.buffers.get("distances", x, len(self.keep), x.shape[1])
+        square = torch.sub(x, z.T, out=self.buffers.reserve("square", x, *x.shape)).square_()
+        distances = self.buffers.reserve("distances", x, len(self.keep), x.shape[1])
         return torch.mm(self.keep, square, out=distances)[None]
 
     def pull_back(self, cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:

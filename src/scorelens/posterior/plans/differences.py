@@ -40,7 +40,7 @@ class MaskDifferences(Plan):
         return cached_chunk(d, itemsize, memory)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        terms = torch.sub(x, 2 * z.T, out=self.buffers.get("terms", x, *x.shape)).mul_(x)
+        terms = torch.sub(x, 2 * z.T, out=self.buffers.reserve("terms", x, *x.shape)).mul_(x)
         distances = self.sums(terms)  # [q, n], of each pixel relative to the one before it
         columns = distances.view(*self.grid, -1).unbind(dim=2)  # W of [C, H, n]
         columns[0].copy_(columns[0].cumsum(dim=1))

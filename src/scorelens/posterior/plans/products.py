@@ -36,7 +36,7 @@ class Products(Plan):
 
     def prepare(self, x: Chunk) -> Table:
         d, n = x.shape
-        table = self.buffers.get("table", x, d + 2, n)
+        table = self.buffers.reserve("table", x, d + 2, n)
         table[:d] = x
         torch.sum(x.square(), dim=0, out=table[d])
         table[d + 1] = 1
@@ -64,7 +64,7 @@ class Products(Plan):
         return self._product(_rows(-2 * z, 1.0, z.new_zeros(len(z), 1)), table)[:, None]
 
     def _product(self, rows: Float[Tensor, "b k"], table: Table) -> Float[Tensor, "b n"]:
-        return torch.mm(rows, table, out=self.buffers.get("product", table, len(rows), table.shape[1]))
+        return torch.mm(rows, table, out=self.buffers.reserve("product", table, len(rows), table.shape[1]))
 
 
 def _rows(z: Flat, norm_factor: float, constant: Float[Tensor, "b 1"]) -> Float[Tensor, "b k"]:

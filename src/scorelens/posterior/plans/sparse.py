@@ -56,7 +56,7 @@ class SparseMasks(Plan):
         return cached_chunk(d, itemsize, memory)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        square = torch.sub(x, z.T, out=self.buffers.get("square", x, *x.shape)).square_()
+        square = torch.sub(x, z.T, out=self.buffers.reserve("square", x, *x.shape)).square_()
         return self.sums(square)[None]
 
     def pull_back(self, cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:
