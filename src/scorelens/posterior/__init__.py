@@ -6,23 +6,6 @@ from scorelens.posterior.queries import Masks, Queries, WholeImage, WholePatch, 
 from scorelens.posterior.responses import AllChannels, MaskMeans, OwnOutput, Responses, WholeOutput, WindowMeans
 from scorelens.posterior.sources import Source
 
-__all__ = [
-    "MEMORY",
-    "AllChannels",
-    "Candidate",
-    "MaskMeans",
-    "Masks",
-    "OwnOutput",
-    "Posterior",
-    "Queries",
-    "Responses",
-    "Source",
-    "WholeImage",
-    "WholeOutput",
-    "WholePatch",
-    "WindowMeans",
-    "Windows",
-    "logit_scale",
-    "plan_for",
-    "posterior_mean",
-]
+__all__ = ["MEMORY", "AllChannels", "Candidate", "MaskMeans", "Masks", "OwnOutput", "Posterior", "Queries", "Responses",
+           "Source", "WholeImage", "WholeOutput", "WholePatch", "WindowMeans", "Windows", "logit_scale", "plan_for",
+           "posterior_mean"]

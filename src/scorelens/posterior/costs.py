@@ -65,7 +65,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that queries offer, and its cost; both are computed when they are needed."""
+    """A plan that suits some queries, and its cost; both are computed when they are needed."""
 
     name: str
     estimate: Callable[[], Cost]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -21,15 +21,16 @@ from scorelens.data.images import to_floats
 from scorelens.distributed import World
 from scorelens.posterior.costs import Candidate, choose_plan
 from scorelens.posterior.plans.base import Fused, Plan
-from scorelens.posterior.queries import Queries
-from scorelens.posterior.responses import Chunk, OwnOutput, Responses, collect
+from scorelens.posterior.queries import Queries, WholeImage
+from scorelens.posterior.responses import Chunk, OwnOutput, Responses, WholeOutput, collect
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
-from scorelens.posterior.sources import Shard, Source, shard_of
+from scorelens.posterior.sources import Projected, Shard, Source, shard_of
 from scorelens.timings import phase, record_plan
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
+COPIES = 3  # of a chunk of projected rows: as it is read, as it is projected, and the engine's own
 NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a float32 sum
 
 
@@ -226,3 +227,13 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     shift = run.shift(flat)
     mean = _PosteriorMean.apply(flat - shift, run) + shift[:, posterior.responses.pixels]
     return (mean.view(z.shape) if mean.shape == flat.shape else mean).to(z.dtype)
+
+
+def mean_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected, sigma: float, temperature: float,
+                memory: int) -> Float[Tensor, "b v"]:
+    """The posterior mean of the coordinates that follow the r which are compared with the query."""
+    (b, r), d, dtype = query.shape, source.dim, source.dtype(query.shape[1], sigma, z)
+    rows = replace(source, matrix=source.matrix.to(dtype))
+    posterior = Posterior(WholeImage(r), WholeOutput(torch.arange(r, d, device=query.device)), rows)
+    padded = torch.cat([query, query.new_zeros(b, d - r)], dim=1).to(dtype)
+    return posterior_mean(posterior, padded, sigma, temperature=temperature, memory=memory // COPIES)

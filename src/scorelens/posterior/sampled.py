@@ -122,15 +122,16 @@ class Checks(NamedTuple):
         return torch.tensordot(self.weights, values, dims=1) / len(self.weights)
 
 
-_made: WeakKeyDictionary[Any, dict[Callable[..., Any], Any]] = WeakKeyDictionary()  # while the arguments exist
+_cache: WeakKeyDictionary[Any, dict[Callable[..., Any], Any]] = WeakKeyDictionary()  # while the arguments exist
 
 
 def _cached(make: Callable[..., Any], key: object, argument: object, like: Tensor) -> Any:
     """make(key, argument), computed once for each key; on the device, and in the dtype, of `like`."""
-    made = _made.setdefault(key, {})
-    if make not in made:
-        made[make] = make(key, argument)
-    return type(made[make])(*(t.to(like) if t.is_floating_point() else t.to(like.device) for t in made[make]))
+    results = _cache.setdefault(key, {})
+    if make not in results:
+        results[make] = make(key, argument)
+    tensors = (t.to(like) if t.is_floating_point() else t.to(like.device) for t in results[make])
+    return type(results[make])(*tensors)
 
 
 @dataclass(frozen=True)

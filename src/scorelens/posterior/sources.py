@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
@@ -13,6 +14,10 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.distributed import World
+from scorelens.validation import wide_dtype
+
+ROUNDING = 2e-4  # nats that rows rounded to float32 may cost
+SAMPLE = 64  # rows from which the length of rows is estimated
 
 
 @runtime_checkable
@@ -87,6 +92,16 @@ class Projected:
         seen, kept = (to_floats(raw[:, pixels], self.matrix.new_empty(len(raw), len(pixels))).sub_(origin[pixels])
                       for pixels in (self.seen, self.kept))
         return torch.cat([seen @ self.matrix, kept], dim=1)
+
+    def dtype(self, compared: int, sigma: float, z: Tensor) -> torch.dtype:
+        """The dtype of z, or float64 (if the device has it) where rounding rows to z's dtype would change the logits.
+
+        Each of r coordinates of a row of length l rounds by eps l / sqrt(r), and differs from that of a noisy image by
+        l / sqrt(r) or sigma.
+        """
+        length = self.raw(0, SAMPLE)[:, :compared].norm(dim=1).max().item()
+        error = torch.finfo(z.dtype).eps / 2 * length * (2 * length / math.sqrt(compared) + sigma) / sigma**2
+        return z.dtype if error < ROUNDING else wide_dtype(z)
 
 
 @dataclass(frozen=True, eq=False)
