@@ -106,7 +106,7 @@ def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[
     auto(z[:1], 1.0)  # measures the rates
     for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         auto.choice(z, sigma)  # makes the masks
-        ways = (partial(auto.within, z, sigma, tolerance), partial(auto, z, sigma), partial(dense, z[:1], sigma))
+        ways = (partial(auto.approximate, z, sigma, tolerance), partial(auto, z, sigma), partial(dense, z[:1], sigma))
         taken = [[timed(way) for way in ways] for _ in range(1 if images.dim > LARGE else ROUNDS)]
         rough_seconds, exact_seconds, dense_seconds = (min(seconds for seconds, _ in turns)
                                                        for turns in zip(*taken, strict=True))
@@ -184,7 +184,7 @@ def exponents(tolerance: float = 0.01) -> dict[str, Any]:
     for sigma in scorelens.ddim_sigmas(10).tolist():
         z = sets[0][range(4)] + sigma * scorelens.seeded_noise(sets[0].shape, SEEDS[:4])
         ways = [partial(way, z, sigma) for model in models
-                for way in (model, partial(model.within, tolerance=tolerance))]
+                for way in (model, partial(model.approximate, tolerance=tolerance))]
         for model in models:
             model.choice(z, sigma)
         exact, rough, exact_all, rough_all = (min(turns) for turns in zip(*(

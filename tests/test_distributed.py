@@ -265,7 +265,7 @@ def test_states_merge_across_processes_as_across_chunks():
     for gap in (-1000.0, -0.5, 0.0, 0.5, 1000.0):
         own, other = np.exp(min(gap, 0)), np.exp(-max(gap, 0))  # weights relative to the nearer of both
         team = Pair(torch.tensor([[5.0 + gap]]), torch.tensor([[other]]), torch.tensor([[[other]]]))
-        (state,) = merge_processes([mine], 1.0, team)
+        state = merge_processes(mine, 1.0, team)
         assert state.mean.item() == pytest.approx((6 * own + other) / (2 * own + other))
         assert state.best.item() == 5 + min(gap, 0)
 

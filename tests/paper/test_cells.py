@@ -13,7 +13,7 @@ from scorelens.paper import cells as paper_cells
 from scorelens.paper.cells import Place, measure_cell
 from scorelens.paper.presets import Cell, method
 from scorelens.paper.runner import run_cell
-from scorelens.posterior import within
+from scorelens.posterior import sampled
 
 PLACE = Place(torch.device("cpu"))
 DIGITS = ("digits", (("split", "train"),))
@@ -51,14 +51,14 @@ def test_samples_are_compared_from_the_same_noise():
 
 
 def test_a_tolerance_is_held_against_the_exact_plan(monkeypatch):
-    monkeypatch.setattr(within, "LEAST_TILE", 1)  # digits are so small that draws are not worth it
+    monkeypatch.setattr(sampled, "LEAST_TILE", 1)  # digits are so small that draws are not worth it
     exact = replace(WIENER, kind="within", method=method("locality", threshold=0.05))
     rough = replace(exact, method=method("locality", threshold=0.05, tolerance=0.1))
     model = scorelens.build_denoiser("locality", scorelens.load_images("digits", split="train"), threshold=0.05)
     errors, compared = [], []
 
     def rough_step(z, sigma):
-        found = model.within(z, sigma, 0.1)
+        found = model.approximate(z, sigma, 0.1)
         errors.append((found.mean - model(z, sigma)).square().mean(dim=(1, 2, 3)).amax().sqrt().item())
         compared.append(found.drawn.float().mean().item() / len(model.images))
         return found.mean

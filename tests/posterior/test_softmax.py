@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scorelens.posterior.responses import OwnOutput, WholeOutput
+from scorelens.posterior.responses import OwnOutput, WholeOutput, collect
 from scorelens.posterior.softmax import chunk_state, merge, with_near
 
 
@@ -32,8 +32,8 @@ def test_states_merge_associatively_into_the_plain_softmax(seed, n, spread, own,
         right = merge(right, state, scale)
     weights = torch.softmax(-distances * scale, dim=2)
     expected = (weights * x).sum(2) if own else weights[:, 0] @ x.T
-    torch.testing.assert_close(responses.collect(left.mean), expected, rtol=1e-12, atol=1e-12)
-    torch.testing.assert_close(responses.collect(right.mean), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(collect(left.mean), expected, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(collect(right.mean), expected, rtol=1e-12, atol=1e-12)
 
 
 @settings(max_examples=30, deadline=None)

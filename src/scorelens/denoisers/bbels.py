@@ -14,8 +14,8 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import check_input
 from scorelens.denoisers.ls import local_score
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
-from scorelens.posterior import MEMORY, PartOfOutput, Posterior, WholePatch, posterior_mean
-from scorelens.posterior.sources import Patches, Window
+from scorelens.posterior import MEMORY, Posterior, WholeOutput, WholePatch, posterior_mean
+from scorelens.posterior.patches import Patches, Window
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class BBELS:
         up, down = min(size // 2, rows.start), min(size // 2, h - rows.stop)
         left, right = min(size // 2, columns.start), min(size // 2, w - columns.stop)
         source = Patches(self.images, Window(up, down, left, right), rows, columns)
-        posterior = Posterior(WholePatch(), PartOfOutput(source.window.centre(c).to(z.device)), source)
+        posterior = Posterior(WholePatch(), WholeOutput(source.window.centre(c).to(z.device)), source)
         means = posterior_mean(posterior, source.of(z).flatten(0, 1), sigma, temperature=self.temperature,
                                memory=self.memory)
         return means.view(len(z), len(rows), len(columns), c).permute(0, 3, 1, 2)

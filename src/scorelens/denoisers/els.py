@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import ClassVar, Literal
 
@@ -18,7 +18,6 @@ from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
-    PartOfOutput,
     Posterior,
     WholeImage,
     WholeOutput,
@@ -26,13 +25,13 @@ from scorelens.posterior import (
     Windows,
     posterior_mean,
 )
-from scorelens.posterior.clusters import Clusters, fit_clusters
-from scorelens.posterior.sources import Patches, SomePatches, Translations, cut_patches, wrapped
+from scorelens.posterior.patches import Clusters, Patches, cut_patches, fit_clusters, wrapped
+from scorelens.posterior.sources import Translations
 from scorelens.types import Images, ScorelensError
 from scorelens.validation import unknown
 
 BANKS = ("circular", "inside")
-Bank = Patches | SomePatches | Clusters
+Bank = Patches | Clusters
 BOXES_FROM = 320  # coordinates of a patch above which window sums over translated images beat products of patches
 
 
@@ -54,7 +53,7 @@ class ELS:
         z, sigma = check_input(z, sigma, self.images.shape)
         size, (c, h, w) = self.size(sigma), self.images.shape
         bank = self.bank(size)
-        if isinstance(bank, Patches) and bank.wrap:
+        if isinstance(bank, Patches) and bank.wrap and bank.indices is None:
             if size is None:
                 return self._mean(Posterior(WholeImage(), WholeOutput(), Translations(self.images)), z, sigma)
             if bank.dim >= BOXES_FROM and size <= min(h, w):
@@ -67,7 +66,7 @@ class ELS:
         """x0_hat of each pixel from the patch around it."""
         (c, h, w), window = self.images.shape, bank_patches(bank).window
         patches = cut_patches(wrapped(z, window), window).flatten(0, 1)  # [B * H * W, k]
-        centre = PartOfOutput(window.centre(c).to(z.device))
+        centre = WholeOutput(window.centre(c).to(z.device))
         if isinstance(bank, Clusters):
             means = merge_groups(((chosen, self._mean(Posterior(WholePatch(), centre, source), patches[chosen], sigma))
                                   for chosen, source in bank.groups(patches)), dim=0)
@@ -118,7 +117,7 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
             return fit_clusters(patches, clusters, searched, seed)
         if patch_limit is not None and patch_limit < len(patches):
             chosen = np.random.default_rng(seed).choice(len(patches), patch_limit, replace=False)
-            return SomePatches(patches, np.sort(chosen))
+            return replace(patches, indices=np.sort(chosen))
         return patches
 
     return ELS(source, patch_sizes(patch_size, images.shape), choose, temperature, memory)

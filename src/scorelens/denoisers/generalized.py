@@ -14,7 +14,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import check_input, widened
 from scorelens.posterior import MEMORY
-from scorelens.posterior.projected import mean_behind
+from scorelens.posterior.engine import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Flat, ScorelensError

@@ -16,7 +16,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import Components, check_input, principal_components
 from scorelens.posterior import MEMORY, Posterior, Source, WholeImage, WholeOutput, posterior_mean
-from scorelens.posterior.projected import COPIES, row_dtype
+from scorelens.posterior.engine import COPIES
 from scorelens.posterior.sources import Projected, Scaled
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
@@ -60,7 +60,7 @@ class Kernel:
         """The rows scale U^T (x_i - mu), and the dtype that they need."""
         mu, u, _ = basis
         projected = Projected(self.images, mu, torch.arange(len(mu)), u * scale, torch.arange(0))
-        dtype = row_dtype(projected, len(scale), sigma, z)
+        dtype = projected.dtype(len(scale), sigma, z)
         if dtype == torch.float64 or len(self.images) * u.numel() <= SMALL:
             return projected, dtype
         return Scaled(self._rotated, scale.float().cpu()), dtype

@@ -15,7 +15,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import by_mask, check_input, mask_regression, widened
 from scorelens.posterior import MEMORY
-from scorelens.posterior.projected import mean_behind
+from scorelens.posterior.engine import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth

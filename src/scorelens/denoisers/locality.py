@@ -18,18 +18,16 @@ from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
-    Choice,
-    ListedOutputs,
+    Candidate,
     Masks,
     OwnOutput,
     Posterior,
-    Precisions,
     Source,
     logit_scale,
     plan_for,
     posterior_mean,
 )
-from scorelens.posterior.within import Approximation, mean_within
+from scorelens.posterior.sampled import Approximation, sampled_mean
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
@@ -44,7 +42,7 @@ class Locality:
     """x0_hat_q = sum_i softmax_i(-||M_q (z - x_i)||^2 / 2 sigma^2) x_i,q   # eq:optimal_denoiserbinary_ours"""
 
     images: ImageSet
-    masks: Callable[[float], Masks | Precisions]  # at sigma: one for each coordinate, or for each pixel
+    masks: Callable[[float], Masks]  # at sigma: one for each coordinate, or for each pixel
     softmax_batch: int | None = None
     temperature: float = 1.0
     plan: str = "auto"
@@ -61,21 +59,21 @@ class Locality:
         z, sigma = check_input(z, sigma, self.images.shape)
         needs_gradient = torch.is_grad_enabled() and z.requires_grad
         if self.tolerance is not None and not needs_gradient and distributed.world().size == 1:
-            return self.within(z, sigma, self.tolerance).mean
+            return self.approximate(z, sigma, self.tolerance).mean
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
 
-    def within(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
+    def approximate(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
         """x0_hat with an rms error of at most `tolerance` per image, and an estimate of that error."""
-        return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
-                           memory=self.memory)
+        return sampled_mean(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
+                            memory=self.memory)
 
     def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
         z, sigma = check_input(z, sigma, self.images.shape)
         queries = self.masks(sigma)
         some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
-                       responses=ListedOutputs(pixels.to(z.device)))
+                       responses=OwnOutput(pixels.to(z.device)))
         return posterior_mean(some, z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
                               memory=self.memory)
 
@@ -85,7 +83,7 @@ class Locality:
         responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
-    def choice(self, z: Tensor, sigma: float) -> Choice:
+    def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan that a call would use, and its expected cost."""
         flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
         return plan_for(self.posterior(sigma), flat, scale, self.plan)

@@ -13,7 +13,7 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
-    Choice,
+    Candidate,
     Posterior,
     WholeImage,
     WholeOutput,
@@ -50,7 +50,7 @@ class Optimal:
         chosen = distributed.world().broadcast(near).cpu().numpy()
         return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
 
-    def choice(self, z: Tensor, sigma: float) -> Choice:
+    def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan that a call takes, and its expected cost."""
         return plan_for(_posterior(self.images), at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature))
 

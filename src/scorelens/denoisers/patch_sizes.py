@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from scorelens.noise import ddim_sigmas
-from scorelens.posterior.sources import Window
+from scorelens.posterior.patches import Window
 from scorelens.types import ScorelensError, Shape
 from scorelens.validation import nearest_name
 

@@ -8,7 +8,7 @@ import torch
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import MASK_MEMORY, Locality
-from scorelens.posterior import MEMORY, Precisions
+from scorelens.posterior import MEMORY, Masks
 from scorelens.statistics import GaussianStats, fit_gaussian, wiener_matrix
 
 
@@ -25,10 +25,10 @@ def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: Gaussian
     moments = stats or fit_gaussian(images)
 
     @lru_cache(maxsize=max(1, MASK_MEMORY // (8 * images.dim**2)))
-    def precisions(sigma: float) -> Precisions:
+    def precisions(sigma: float) -> Masks:
         w = wiener_matrix(moments, sigma).abs()
         largest = w.amax(dim=1, keepdim=True)
         constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights return the constant
-        return Precisions(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
+        return Masks(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
 
     return Locality(images, precisions, temperature=temperature, memory=memory)

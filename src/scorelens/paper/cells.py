@@ -31,7 +31,7 @@ from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.paper.presets import ANOTHER_SEED, Cell, Data
-from scorelens.posterior.within import ToleranceWarning
+from scorelens.posterior.sampled import ToleranceWarning
 from scorelens.results import noise_record
 from scorelens.sampling import Samples, sample
 from scorelens.statistics import fit_gaussian
@@ -105,7 +105,7 @@ class Noted:
         exact = replace(self.model, tolerance=None)(z, sigma)
         self.exact_seconds += time.perf_counter() - clock
         clock = time.perf_counter()
-        found = None if tolerance is None else self.model.within(z, level, tolerance)
+        found = None if tolerance is None else self.model.approximate(z, level, tolerance)
         self.seconds += time.perf_counter() - clock
         x0_hat, n = exact if found is None else found.mean, len(self.model.images)
         self.path.append({"sigma": level, "rms": mse(x0_hat, exact).max().sqrt().item(),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import time
+import timeit
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
@@ -52,84 +52,73 @@ class Cost:
         """Multiplications and additions of the distances."""
         return self.products + self.entries
 
+    def seconds(self, noisy: int, source: int) -> float:
+        """The time expected for so many noisy images and images of the source."""
+        reading = self.reads * measured_rates(self.device, self.dtype).read
+        return source * (reading + noisy * self.seconds_per_pair())
+
     def seconds_per_pair(self) -> float:
         rates = measured_rates(self.device, self.dtype)
         return (self.products * rates.product + self.entries * rates.entry + self.values * rates.value
                 + self.calls * rates.call)
 
-    def seconds(self, noisy: int, source: int) -> float:
-        """What is expected for so many noisy images and images of the source."""
-        reading = self.reads * measured_rates(self.device, self.dtype).read
-        return source * (reading + noisy * self.seconds_per_pair())
-
 
 @dataclass(frozen=True)
 class Candidate:
-    """A plan that queries offer: what it costs, and how to build it."""
+    """A plan that suits some queries, and its cost; both are computed when they are needed."""
 
     name: str
-    priced: Cost | Callable[[], Cost]
+    estimate: Callable[[], Cost]
     build: Callable[[], Plan]
-    allowed: bool = True  # to be chosen: it keeps enough digits at this noise level
-    preferred: bool = False  # without measuring rates: the problem is small
+    exact: bool = True  # keeps enough digits at this noise level to be chosen
+    preferred: bool = False  # chosen without measuring rates: the problem is small
 
-    @property
+    @cached_property
     def cost(self) -> Cost:
-        return self.priced if isinstance(self.priced, Cost) else self.priced()
+        return self.estimate()
 
-
-@dataclass(frozen=True)
-class Choice:
-    """A plan, ready to run, and its cost."""
-
-    plan: Plan
-    cost: Cost
+    @cached_property
+    def plan(self) -> Plan:
+        return self.build()
 
     def describe(self, noisy: int, source: int) -> dict[str, Any]:
         """The plan's name, its work, and the seconds expected for so many noisy images and images of the source."""
-        return {"plan": self.plan.name, "operations_per_pair": self.cost.operations,
+        return {"plan": self.name, "operations_per_pair": self.cost.operations,
                 "expected_seconds": self.cost.seconds(noisy, source)}
 
 
-def choose_plan(offered: Sequence[Candidate], name: str = "auto") -> Choice:
-    """The fastest of the plans that are offered, or the one that is named where there is a choice."""
+def choose_plan(candidates: Sequence[Candidate], name: str = "auto") -> Candidate:
+    """The fastest plan, or the one of this name if it is among the candidates."""
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
-    named = [candidate for candidate in offered if candidate.name == name]
-    if len(offered) == 1 or offered[0].preferred:
-        named = named or [offered[0]]
-    allowed = [candidate for candidate in offered if candidate.allowed]
-    chosen = named[0] if named else min(allowed, key=lambda candidate: candidate.cost.seconds_per_pair())
-    return Choice(chosen.build(), chosen.cost)
+    named = [candidate for candidate in candidates if candidate.name == name]
+    if named or len(candidates) == 1 or candidates[0].preferred:
+        return (named or candidates)[0]
+    return min((candidate for candidate in candidates if candidate.exact),
+               key=lambda candidate: candidate.cost.seconds_per_pair())
 
 
 @lru_cache(maxsize=8)
 def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     """A few tenths of a second of what the plans themselves do, on square windows of a colour image."""
-    few, many, tiny = (_window_step(grid, radius, device, dtype) for grid, radius in
-                       [((3, 32, 32), 2), ((3, 32, 32), 9), ((1, 2, 2), 1)])
-    (few_entries, few_values, few_work), (many_entries, _, many_work), (_, _, tiny_work) = few, many, tiny
-    fast, slow = _seconds(few_work, device), _seconds(many_work, device)
-    entry = max(slow - fast, 0.1 * slow) / (many_entries - few_entries)
+    steps = [((3, 32, 32), 2), ((3, 32, 32), 9), ((1, 2, 2), 1)]
+    (entries, values, fast), (more, _, slow), (_, _, call) = (_window_step(*step, device, dtype) for step in steps)
+    entry = max(slow - fast, 0.1 * slow) / (more - entries)
     side, raw = 1024, torch.zeros(256, 3072, dtype=torch.uint8)
     left = torch.rand(side, side, device=device, dtype=dtype)
     floats = torch.empty(raw.T.shape, device=device, dtype=dtype)
     rates = Rates(product=_seconds(lambda: left @ left, device) / side**3, entry=entry,
-                  value=max(fast - entry * few_entries, 0.1 * fast) / few_values,
-                  read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(),
-                  call=_seconds(tiny_work, device))
-    values = torch.tensor(astuple(rates), dtype=torch.float64)
-    same = distributed.world().broadcast(values)  # all processes must choose the same plan
-    return Rates(*same.tolist())
+                  value=max(fast - entry * entries, 0.1 * fast) / values,
+                  read=_seconds(lambda: to_floats(raw.T, floats), device) / raw.numel(), call=call)
+    same = distributed.world().broadcast(torch.tensor(astuple(rates), dtype=torch.float64))
+    return Rates(*same.tolist())  # all processes must choose the same plan
 
 
-def _window_step(grid: Shape, radius: int, device: torch.device,
-                 dtype: torch.dtype) -> tuple[int, int, Callable[[], object]]:
-    """A chunk of square windows by differences, softmax and response included: its entries, its values, the work."""
+def _window_step(grid: Shape, radius: int, device: torch.device, dtype: torch.dtype) -> tuple[int, int, float]:
+    """A chunk of square windows by differences, with softmax and response: its entries, values and seconds."""
     c, h, w = grid
-    row, column = (axis.flatten() for axis in torch.meshgrid(torch.arange(h), torch.arange(w), indexing="ij"))
-    near = ((row[:, None] - row).abs() <= radius) & ((column[:, None] - column).abs() <= radius)  # [HW, HW]
-    keep = near.repeat(c, c)
+    pixels = torch.cartesian_prod(torch.arange(h), torch.arange(w))
+    keep = ((pixels[:, None] - pixels).abs() <= radius).all(dim=2).repeat(c, c)  # [d, d]
     plan = MaskDifferences(keep, sums_over(mask_changes(keep, grid), keep).to(device), grid)
     n = cached_chunk(c * h * w, dtype.itemsize, 2**62)
     x, z = torch.rand(c * h * w, n, device=device, dtype=dtype), torch.rand(1, c * h * w, device=device, dtype=dtype)
@@ -138,17 +127,15 @@ def _window_step(grid: Shape, radius: int, device: torch.device,
         state = chunk_state(plan.distances(z, x, None, math.inf), 1.0, OwnOutput(), x)
         return merge(state, state, 1.0)
 
-    return plan.sums.entries * n, c * h * w * n, work
+    return plan.sums.entries * n, x.numel(), _seconds(work, device)
 
 
-def _seconds(work: Callable[[], object], device: torch.device, repeats: int = 5) -> float:
-    times = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
+def _seconds(work: Callable[[], object], device: torch.device) -> float:
+    def synchronized() -> None:
         work()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
         elif device.type == "mps":
             torch.mps.synchronize()
-        times.append(time.perf_counter() - start)
-    return min(times[1:])
+
+    return min(timeit.repeat(synchronized, number=1, repeat=6)[1:])

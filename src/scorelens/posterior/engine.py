@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,17 +19,18 @@ from torch.autograd.function import once_differentiable
 from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.distributed import World
-from scorelens.posterior.costs import Choice, choose_plan
+from scorelens.posterior.costs import Candidate, choose_plan
 from scorelens.posterior.plans.base import Fused, Plan
-from scorelens.posterior.queries import Queries
-from scorelens.posterior.responses import Chunk, OwnOutput, Responses
+from scorelens.posterior.queries import Queries, WholeImage
+from scorelens.posterior.responses import Chunk, OwnOutput, Responses, WholeOutput, collect
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
-from scorelens.posterior.sources import Shard, Source, shard_of
+from scorelens.posterior.sources import Projected, Shard, Source, shard_of
 from scorelens.timings import phase, record_plan
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
+COPIES = 3  # of a chunk of projected rows: as it is read, as it is projected, and the engine's own
 NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a float32 sum
 
 
@@ -60,29 +61,26 @@ class Run:
         """How much farther than the nearest image an image must be to have no weight in float32."""
         return (math.log(len(self.posterior.source)) + NEGLIGIBLE) / self.scale
 
-    @cached_property
-    def batches(self) -> list[range]:
-        """The images of each softmax."""
-        count = len(self.posterior.source)
-        return [range(start, min(start + self.group, count)) for start in range(0, count, self.group)]
+    @property
+    def batches(self) -> int:
+        """How many softmaxes are averaged."""
+        return math.ceil(len(self.posterior.source) / self.group)
 
     @cached_property
     def shard(self) -> Shard:
         """What this process averages. A single softmax is sharded by image; several are distributed whole."""
         source = self.posterior.source
-        return shard_of(source) if len(self.batches) == 1 else Shard(source, range(len(source)), distributed.ALONE)
+        return shard_of(source) if self.batches == 1 else Shard(source, range(len(source)), distributed.ALONE)
 
-    @cached_property
+    @property
     def batch_group(self) -> World:
         """The processes that share several softmaxes."""
-        return distributed.group(len(self.batches)) if len(self.batches) > 1 else distributed.ALONE
+        return distributed.group(self.batches)
 
     def groups(self) -> list[range]:
         """The images of this process, for each softmax that it takes part in."""
-        if len(self.batches) == 1:
-            return [self.shard.rows]
-        mine = self.batch_group.shard(len(self.batches))
-        return self.batches[mine.start:mine.stop]
+        rows, starts = self.shard.rows, (k * self.group for k in self.batch_group.shard(self.batches))
+        return [rows] if self.batches == 1 else [rows[start:start + self.group] for start in starts]
 
     def parts(self, z: Flat) -> list[slice]:
         """Noisy images that are processed together, while the chunk is in the cache."""
@@ -97,33 +95,34 @@ class Run:
         memory, zero = z.new_empty(size * d), self.zero(z)
         for start in range(images.start, images.stop, size):
             raw = source.raw(start, min(start + size, images.stop)).flatten(1).T  # [d, n]
-            shape = raw.shape if self.plan.pixel_major else raw.T.shape
-            out = memory[:raw.numel()].view(shape)
+            out = memory[:raw.numel()]
             with phase("reading the data"):
-                x = to_floats(raw, out if self.plan.pixel_major else out.T, zero)
+                x = to_floats(raw, out.view(raw.shape) if self.plan.pixel_major else out.view(raw.T.shape).T, zero)
             yield x
             progress.fraction((start + raw.shape[1]) / self.groups()[-1].stop)
 
     def zero(self, z: Flat) -> float | Tensor:
-        """The pixel values that become 0: those of the mean image for a centred plan, else middle grey."""
-        if not self.plan.centred:
-            return 127.5
-        return torch.from_numpy(self.posterior.source.centre().reshape(-1, 1)).to(z)
+        """The pixel values that become 0: the mean image if the plan is centred and the source has one, else grey."""
+        source = self.posterior.source
+        if self.plan.centred and hasattr(source, "centre"):
+            return torch.from_numpy(source.centre().reshape(-1, 1)).to(z)
+        return 127.5
 
-    def shift(self, z: Flat) -> Float[Tensor, "1 d"] | float:
+    def shift(self, z: Flat) -> Float[Tensor, "1 d"]:
         """The zero of the chunks, in units of z."""
         zero = self.zero(z)
-        return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else 0.0
+        return (zero.T - 127.5) / 127.5 if isinstance(zero, Tensor) else z.new_zeros(1, self.posterior.source.dim)
 
-    def states(self, z: Flat, images: range) -> list[State]:
-        """The softmax state of one group of images for each part of the noisy ones, merged over all processes."""
+    def state(self, z: Flat, images: range) -> State:
+        """The softmax state of one group of images, merged over all processes."""
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             prepared = self.plan.prepare(x) if isinstance(self.plan, Fused) else None
             for k, part in enumerate(parts):
                 states[k] = self._with_chunk(states[k], z[part], x, prepared)
-        return merge_processes([state for state in states if state is not None], self.scale, self.shard.group)
+        whole = State(*(torch.cat(tensors) for tensors in zip(*filter(None, states), strict=True)))
+        return merge_processes(whole, self.scale, self.shard.group)
 
     def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses
@@ -133,73 +132,66 @@ class Run:
         with phase("distances"):
             distances = self.plan.distances(z, x, None if so_far is None else so_far.best, self.margin)
         with phase("softmax and response"):
-            if so_far is not None and len(z) == 1 and isinstance(responses, OwnOutput):
+            if so_far is not None and len(z) == 1 and isinstance(responses, OwnOutput) and responses.pixels is ...:
                 return with_near(so_far, distances, self.scale, self.margin, x)
             return merge(so_far, chunk_state(distances, self.scale, responses, x), self.scale)
 
-    def mean(self, z: Flat, images: range, states: list[State]) -> Float[Tensor, "b out"]:
+    def _weights(self, z: Flat, images: range, state: State) -> Iterator[tuple[slice, Chunk, Float[Tensor, "b q n"]]]:
+        """The normalized weights of each chunk, for each part of the noisy images."""
+        for x in self.chunks(z, images):
+            for part in self.parts(z):
+                best, total = state.best[part], state.total[part, :, None]
+                distances = self.plan.distances(z[part], x, best, self.margin)
+                yield part, x, relative_weights_(distances, best, self.scale).div_(total)
+
+    def mean(self, z: Flat, images: range, state: State) -> Float[Tensor, "b out"]:
         """The output. Overlapping responses need normalized weights first, hence a second pass."""
-        responses = self.posterior.responses
+        responses, mean = self.posterior.responses, torch.zeros_like(z)
         if not responses.overlapping:
-            return torch.cat([responses.collect(state.mean) for state in states])
-        parts = self.parts(z)
-        means: list[Tensor | float] = [0.0] * len(parts)
-        for x in self.chunks(z, images):
-            for k, part in enumerate(parts):
-                means[k] += responses.collect(responses.respond(self._weights(z[part], x, states[k]), x))
-        return self.shard.group.sum(torch.cat(means))  # type: ignore[arg-type]
+            return collect(state.mean)
+        for part, x, weights in self._weights(z, images, state):
+            mean[part] += collect(responses.respond(weights, x))
+        return self.shard.group.sum(mean)
 
-    def _weights(self, z: Flat, x: Chunk, state: State) -> Float[Tensor, "b q n"]:
-        distances = self.plan.distances(z, x, state.best, self.margin)
-        return relative_weights_(distances, state.best, self.scale).div_(state.total[:, :, None])
-
-    def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, states: list[State]) -> Flat:
+    def pull_back(self, g: Float[Tensor, "b out"], z: Flat, images: range, state: State) -> Flat:
         """g^T d mean / dz: d mean / d logit_i = w_i (x_i - mean), d logit_i = -scale d distance_i."""
-        responses, gradient, parts = self.posterior.responses, torch.zeros_like(z), self.parts(z)
-        means = self._projected_means(g, z, images, states)
-        for x in self.chunks(z, images):
-            for part, state, mean in zip(parts, states, means, strict=True):
-                weights = self._weights(z[part], x, state)
-                spread = responses.project(g[part], x).sub_(mean[:, :, None])
-                cotangent = weights.mul_(spread).mul_(-self.scale)  # [b, q, n]
-                gradient[part] += self.plan.pull_back(cotangent, z[part], x)
+        gradient, means = torch.zeros_like(z), self._projected_means(g, z, images, state)
+        for part, x, weights in self._weights(z, images, state):
+            spread = self.posterior.responses.project(g[part], x).sub_(means[part, :, None])
+            gradient[part] += self.plan.pull_back(weights.mul_(spread).mul_(-self.scale), z[part], x)
         return self.shard.group.sum(gradient)
+
+    def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
+                         state: State) -> Float[Tensor, "b q"]:
+        """sum_i w_i (g . x_i) for each query: from the output, or by another pass."""
+        responses, means = self.posterior.responses, torch.zeros_like(state.total)
+        if not responses.overlapping:
+            return (g.unflatten(1, state.mean.shape[:0:-1]).transpose(1, 2) * state.mean).sum(dim=2)
+        for part, x, weights in self._weights(z, images, state):
+            means[part] += weights.mul_(responses.project(g[part], x)).sum(dim=2)
+        return self.shard.group.sum(means)
 
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Bitwise the same tensor for all processes that share the work."""
         return self.batch_group.broadcast(self.shard.group.broadcast(tensor))
-
-    def _projected_means(self, g: Float[Tensor, "b out"], z: Flat, images: range,
-                         states: list[State]) -> list[Tensor]:
-        """sum_i w_i (g . x_i) for each query, [b, q] of each part: from the output, or by another pass."""
-        responses, parts = self.posterior.responses, self.parts(z)
-        if not responses.overlapping:
-            pairs = zip(parts, states, strict=True)
-            return [(responses.split(g[part]) * state.mean).sum(dim=2) for part, state in pairs]
-        means = [torch.zeros_like(state.total) for state in states]
-        for x in self.chunks(z, images):
-            for part, state, mean in zip(parts, states, means, strict=True):
-                mean += self._weights(z[part], x, state).mul_(responses.project(g[part], x)).sum(dim=2)
-        return [self.shard.group.sum(mean) for mean in means]
 
 
 class _PosteriorMean(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, run: Run) -> Tensor:
         z = run.broadcast(z)
-        ctx.run, ctx.states = run, [run.states(z, images) for images in run.groups()]
+        ctx.run, ctx.states = run, [run.state(z, images) for images in run.groups()]
         ctx.save_for_backward(z)
-        means = [run.mean(z, images, states) for images, states in zip(run.groups(), ctx.states, strict=True)]
-        return run.batch_group.sum(torch.stack(means).sum(dim=0)) / len(run.batches)
+        means = [run.mean(z, *pair) for pair in zip(run.groups(), ctx.states, strict=True)]
+        return run.batch_group.sum(torch.stack(means).sum(dim=0)) / run.batches
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
         run, (z,) = ctx.run, ctx.saved_tensors
-        g = run.broadcast(g.contiguous()) / len(run.batches)
-        parts = zip(run.groups(), ctx.states, strict=True)
-        pulled = sum((run.pull_back(g, z, images, states) for images, states in parts), torch.zeros_like(z))
-        return run.batch_group.sum(pulled), None
+        g = run.broadcast(g.contiguous()) / run.batches
+        pulled = (run.pull_back(g, z, *pair) for pair in zip(run.groups(), ctx.states, strict=True))
+        return run.batch_group.sum(sum(pulled, torch.zeros_like(z))), None
 
 
 def logit_scale(sigma: float, temperature: float) -> float:
@@ -209,7 +201,7 @@ def logit_scale(sigma: float, temperature: float) -> float:
     return min(1 / (2 * sigma**2 * temperature), 1e30)
 
 
-def plan_for(posterior: Posterior, z: Flat, scale: float, name: str = "auto") -> Choice:
+def plan_for(posterior: Posterior, z: Flat, scale: float, name: str = "auto") -> Candidate:
     """The plan that a call takes, and its expected cost."""
     return choose_plan(posterior.queries.plans(z, scale), name)
 
@@ -229,12 +221,19 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
     with phase("choosing a plan"):
         chosen = plan_for(posterior, flat, scale, plan)
-    run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+        run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
     record_plan(lambda: {"sigma": sigma, **chosen.describe(len(flat), len(run.shard.rows))})
     flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
     shift = run.shift(flat)
-    if isinstance(shift, Tensor):
-        mean = _PosteriorMean.apply(flat - shift, run) + posterior.responses.written(shift)
-    else:
-        mean = _PosteriorMean.apply(flat, run)
+    mean = _PosteriorMean.apply(flat - shift, run) + shift[:, posterior.responses.pixels]
     return (mean.view(z.shape) if mean.shape == flat.shape else mean).to(z.dtype)
+
+
+def mean_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected, sigma: float, temperature: float,
+                memory: int) -> Float[Tensor, "b v"]:
+    """The posterior mean of the coordinates that follow the r which are compared with the query."""
+    (b, r), d, dtype = query.shape, source.dim, source.dtype(query.shape[1], sigma, z)
+    rows = replace(source, matrix=source.matrix.to(dtype))
+    posterior = Posterior(WholeImage(r), WholeOutput(torch.arange(r, d, device=query.device)), rows)
+    padded = torch.cat([query, query.new_zeros(b, d - r)], dim=1).to(dtype)
+    return posterior_mean(posterior, padded, sigma, temperature=temperature, memory=memory // COPIES)

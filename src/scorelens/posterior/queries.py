@@ -1,7 +1,6 @@
 """Which input pixels are compared, and with which weight, for each output: the queries of a posterior.
 
-Each kind of query offers the exact plans that can compute its distances, with their costs; a new kind of query is a new
-class with this one method.
+A kind of query is a class with one method: the exact plans that can compute its distances, with their costs.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ class Queries(Protocol):
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         """The plans that compute these distances exactly at this scale, the default first."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +46,7 @@ class WholeImage:
     compared: int | None = None
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        return [Candidate(FullImage.name, _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
+        return [Candidate(FullImage.name, lambda: _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,16 +54,19 @@ class WholePatch:
     """One query, which compares all pixels of a small image, for thousands of noisy ones at a time."""
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        cost = _cost(z, products=z.shape[1] + 2, values=1)
-        return [Candidate(Products.name, cost, lambda: Products(_patch_dtype(z, scale)))]
+        d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
+        error = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma)  # of |z - x|^2 expanded, in float32
+        dtype = z.dtype if error < CHAIN_ERROR else wide_dtype(z)
+        return [Candidate(Products.name, lambda: _cost(z, products=d + 2, values=1), lambda: Products(dtype))]
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """As many queries as rows; query q compares the input pixels that row q keeps. Queries on a grid (C, H, W), such as
-    one per output, have neighbours whose masks differ little."""
+    """As many queries as rows; query q compares the input pixels that row q keeps, or all pixels with the weights of
+    row q (soft masks). Queries on a grid (C, H, W), such as one per output, have neighbours whose masks differ little.
+    """
 
-    keep: Bool[Tensor, "q d"]
+    keep: Bool[Tensor, "q d"] | Float[Tensor, "q d"]
     grid: Shape | None = None
 
     def __len__(self) -> int:
@@ -73,6 +74,10 @@ class Masks:
 
     def subset(self, queries: Int[Tensor, "k"]) -> Masks:
         return Masks(self.keep[queries.to(self.keep.device)])
+
+    @property
+    def soft(self) -> bool:
+        return self.keep.is_floating_point()
 
     @cached_property
     def sums(self) -> Sums:
@@ -86,37 +91,19 @@ class Masks:
         return sums_over(mask_changes(self.keep, self.grid), self.keep)
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        (q, d), device = self.keep.shape, z.device
+        q, d = self.keep.shape
         once = _cost(z, values=(q + d) / 2)
-        found = [Candidate(DenseMasks.name, replace(once, products=q * d, calls=1 / 2048),
-                           lambda: DenseMasks(self.keep.to(device=device, dtype=z.dtype)), preferred=q * d < SMALL)]
         chunk = replace(once, calls=1 / cached_chunk(d, z.element_size(), 2**62))
-        found.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
-                               lambda: SparseMasks(self.keep, self.sums.to(device))))
-        grid = self.grid
-        if grid is not None:
-            found.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
-                                   lambda: MaskDifferences(self.keep, self.changes.to(device), grid),
-                                   allowed=chain_is_exact(self.keep, z.dtype, scale)))
-        return found
-
-
-@dataclass(frozen=True, eq=False)
-class Precisions:
-    """As many queries as rows; query q compares input pixel k with weight [q, k]. Masks are precisions of 0 and 1."""
-
-    weights: Float[Tensor, "q d"]
-
-    def __len__(self) -> int:
-        return len(self.weights)
-
-    def subset(self, queries: Int[Tensor, "k"]) -> Precisions:
-        return Precisions(self.weights[queries.to(self.weights.device)])
-
-    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
-        cost = _cost(z, products=self.weights.numel(), values=z.shape[1], calls=1 / 2048)
-        return [Candidate(DenseMasks.name, cost,
-                          lambda: DenseMasks(self.weights.to(device=z.device, dtype=z.dtype)))]
+        candidates = [Candidate(DenseMasks.name, lambda: replace(once, products=q * d, calls=1 / 2048),
+                                lambda: DenseMasks(self.keep.to(z)), preferred=q * d < SMALL)]
+        if not self.soft:
+            candidates.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
+                                        lambda: SparseMasks(self.keep, self.sums.to(z.device))))
+        if not self.soft and (grid := self.grid) is not None:
+            candidates.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
+                                        lambda: MaskDifferences(self.keep, self.changes.to(z.device), grid),
+                                        exact=chain_is_exact(self.keep, z.dtype, scale)))
+        return candidates
 
 
 @dataclass(frozen=True)
@@ -125,16 +112,9 @@ class Windows(WindowGrid):
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         c, h, w = self.shape
-        additions = c + 2 * self.size.bit_length()
-        return [Candidate(BoxSums.name, _cost(z, values=h * w * additions, calls=1 / 512), lambda: BoxSums(self))]
+        cost = _cost(z, values=h * w * (c + 2 * self.size.bit_length()), calls=1 / 512)
+        return [Candidate(BoxSums.name, lambda: cost, lambda: BoxSums(self))]
 
 
 def _cost(z: Flat, **counts: float) -> Cost:
     return Cost(z.device, z.dtype, reads=z.shape[1], **counts)  # type: ignore[arg-type]
-
-
-def _patch_dtype(z: Flat, scale: float) -> torch.dtype:
-    """float32 where the expanded square of a patch of pixels in [-1, 1] keeps its digits in it, else float64."""
-    d, sigma = z.shape[1], math.sqrt(1 / (2 * scale))
-    exact = torch.finfo(torch.float32).eps / 2 * scale * d * (2 + sigma) < CHAIN_ERROR
-    return z.dtype if exact else wide_dtype(z)

@@ -9,20 +9,19 @@ lose no digit.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.distributed import World
-from scorelens.posterior.responses import Chunk, ListedOutputs, OwnOutput, Responses
+from scorelens.posterior.responses import Chunk, OwnOutput, Responses
 
 LOG2_E = math.log2(math.e)
 
 
-@dataclass(frozen=True)
-class State:
+class State(NamedTuple):
     """Partial softmax of q queries for b noisy images."""
 
     best: Float[Tensor, "b q"]  # the smallest distance, or one that is near enough to it
@@ -73,21 +72,18 @@ def with_near(so_far: State, distances: Float[Tensor, "1 q n"], scale: float, ma
     near = (best[0] <= so_far.best[0] + margin).nonzero()[:, 0]
     if 4 * len(near) > len(best[0]):
         return merge(so_far, weighted_state(best, relative_weights_(distances, best, scale), OwnOutput(), x), scale)
-    kept = State(*(whole[:, near] for whole in (so_far.best, so_far.total, so_far.weighted)))
-    merged = merge(kept, chunk_state(distances[:, near], scale, ListedOutputs(near), x), scale)
-    for name in ("best", "total", "weighted"):
-        getattr(so_far, name)[:, near] = getattr(merged, name)
+    kept = State(*(whole[:, near] for whole in so_far))
+    merged = merge(kept, chunk_state(distances[:, near], scale, OwnOutput(near), x), scale)
+    for whole, part in zip(so_far, merged, strict=True):
+        whole[:, near] = part
     return so_far
 
 
-def merge_processes(states: list[State], scale: float, group: World) -> list[State]:
-    """The states merged over all processes, for each part of the noisy images."""
+def merge_processes(state: State, scale: float, group: World) -> State:
+    """The state merged over all processes."""
     if group.size == 1:
-        return states
-    best, total, weighted = (torch.cat([getattr(state, name) for state in states])
-                             for name in ("best", "total", "weighted"))
-    least = group.min(best)
-    c = (least - best).mul_(scale).exp_()
-    total, weighted = group.sum(c * total), group.sum(c[:, :, None].to(weighted.dtype) * weighted)
-    sizes = [len(state.best) for state in states]
-    return [State(*each) for each in zip(*(whole.split(sizes) for whole in (least, total, weighted)), strict=True)]
+        return state
+    best = group.min(state.best)
+    c = (best - state.best).mul_(scale).exp_()
+    total = group.sum(c * state.total)
+    return State(best, total, group.sum(c[:, :, None].to(state.weighted.dtype) * state.weighted))

@@ -1,143 +1,40 @@
-"""What a posterior averages, read in chunks: images, patches of them, their translations, or linear maps of them."""
+"""What a posterior averages, read in chunks: images, their translations, or linear maps of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import math
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, Shaped
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.distributed import World
-from scorelens.types import Shape
+from scorelens.validation import wide_dtype
+
+ROUNDING = 2e-4  # nats that rows rounded to float32 may cost
+SAMPLE = 64  # rows from which the length of rows is estimated
 
 
 @runtime_checkable
 class Source(Protocol):
-    """What is averaged: an ImageSet, or anything that can be read as one, a few images at a time."""
+    """What is averaged: an ImageSet, or anything that can be read like one, a few images at a time.
+
+    A source may have `centre()`: an image in the middle of all, as pixel values 0 ... 255, d of them.
+    """
 
     def __len__(self) -> int: ...
 
     @property
     def dim(self) -> int:
         """d: how many coordinates an image has."""
-        ...
-
-    def centre(self) -> np.ndarray:
-        """An image in the middle of all, as pixel values 0 ... 255, d of them."""
-        ...
 
     def raw(self, start: int, stop: int) -> Tensor:
         """Images start ... stop - 1, [n, ...] with d coordinates each: uint8, or floats in units of [-1, 1]."""
-        ...
-
-
-class Window(NamedTuple):
-    """How far a patch reaches from its centre."""
-
-    up: int
-    down: int
-    left: int
-    right: int
-
-    @property
-    def sides(self) -> tuple[int, int]:
-        return self.up + self.down + 1, self.left + self.right + 1
-
-    def centre(self, channels: int) -> Int[Tensor, "c"]:
-        """Where the centre's channels are among the coordinates of a patch."""
-        rows, columns = self.sides
-        return (torch.arange(channels) * rows + self.up) * columns + self.left
-
-
-def wrapped(x: Tensor, window: Window) -> Tensor:
-    """Images [..., H, W] continued around their borders, so that every pixel has a whole window."""
-    (h, w), (up, down, left, right) = x.shape[-2:], window
-    x = x[..., torch.arange(-up, h + down, device=x.device) % h, :]
-    return x[..., torch.arange(-left, w + right, device=x.device) % w]
-
-
-def cut_patches(x: Tensor, window: Window) -> Shaped[Tensor, "n positions k"]:
-    """All patches [C, rows, columns] of the images [n, C, H, W] that lie inside them, row by row."""
-    rows, columns = window.sides
-    return x.unfold(2, rows, 1).unfold(3, columns, 1).permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2)
-
-
-@dataclass(frozen=True, eq=False)
-class Patches:
-    """The patches of all images, centred on the given rows and columns; image by image."""
-
-    images: ImageSet
-    window: Window
-    rows: Sequence[int]
-    columns: Sequence[int]
-    wrap: bool = False  # continue images around their borders
-
-    def __len__(self) -> int:
-        return len(self.images) * self.positions
-
-    @property
-    def positions(self) -> int:
-        return len(self.rows) * len(self.columns)
-
-    @property
-    def dim(self) -> int:
-        rows, columns = self.window.sides
-        return self.images.shape[0] * rows * columns
-
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 128, np.uint8)
-
-    def raw(self, start: int, stop: int) -> Tensor:
-        first = start // self.positions
-        patches = self.of(self.images.raw(first, -(-stop // self.positions))).flatten(0, 1)
-        return patches[start - first * self.positions:stop - first * self.positions]
-
-    def take(self, indices: Int[np.ndarray, "n"]) -> Tensor:
-        """The patches of these indices, wherever they are."""
-        image, position = np.divmod(indices, self.positions)
-        row, column = np.divmod(position, len(self.columns))
-        (up, down, left, right), (_, h, w) = self.window, self.images.shape
-        rows = (np.asarray(self.rows)[row][:, None] + np.arange(-up, down + 1)) % h  # [n, rows of a patch]
-        columns = (np.asarray(self.columns)[column][:, None] + np.arange(-left, right + 1)) % w
-        pixels = self.images.pixels[image[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-        return torch.from_numpy(np.moveaxis(pixels, 3, 1).reshape(len(indices), -1))  # from [n, rows, columns, C]
-
-    def of(self, x: Tensor) -> Shaped[Tensor, "n positions k"]:
-        """The patches of these images: differentiable where they are floats."""
-        if self.wrap:
-            x, rows, columns = wrapped(x, self.window), list(self.rows), list(self.columns)
-        else:
-            rows, columns = [r - self.window.up for r in self.rows], [c - self.window.left for c in self.columns]
-        high, wide = self.window.sides
-        x = x[:, :, rows[0]:rows[-1] + high, columns[0]:columns[-1] + wide]  # neighbouring positions
-        return cut_patches(x, self.window)
-
-
-@dataclass(frozen=True, eq=False)
-class SomePatches:
-    """Some of the patches, by their indices."""
-
-    patches: Patches
-    indices: Int[np.ndarray, "n"]
-
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def dim(self) -> int:
-        return self.patches.dim
-
-    def centre(self) -> np.ndarray:
-        return self.patches.centre()
-
-    def raw(self, start: int, stop: int) -> Tensor:
-        return self.patches.take(self.indices[start:stop])
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +50,6 @@ class Translations:
     @property
     def dim(self) -> int:
         return self.images.dim
-
-    @property
-    def shape(self) -> Shape:
-        return self.images.shape
 
     def centre(self) -> np.ndarray:
         """The mean over all translations: one value for each channel."""
@@ -194,16 +87,21 @@ class Projected:
     def dim(self) -> int:
         return self.matrix.shape[1] + len(self.kept)
 
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 127.5)
-
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
-        raw = self.images.raw(start, stop).flatten(1)  # [n, d]
-        return torch.cat([self._centred(raw, self.seen) @ self.matrix, self._centred(raw, self.kept)], dim=1)
+        raw, origin = self.images.raw(start, stop).flatten(1), self.origin.to(self.matrix.dtype)  # [n, d]
+        seen, kept = (to_floats(raw[:, pixels], self.matrix.new_empty(len(raw), len(pixels))).sub_(origin[pixels])
+                      for pixels in (self.seen, self.kept))
+        return torch.cat([seen @ self.matrix, kept], dim=1)
 
-    def _centred(self, raw: Tensor, pixels: Int[Tensor, "p"]) -> Float[Tensor, "n p"]:
-        some = raw[:, pixels]
-        return to_floats(some, self.matrix.new_empty(some.shape)).sub_(self.origin[pixels].to(self.matrix.dtype))
+    def dtype(self, compared: int, sigma: float, z: Tensor) -> torch.dtype:
+        """The dtype of z, or float64 (if the device has it) where rounding rows to z's dtype would change the logits.
+
+        Each of r coordinates of a row of length l rounds by eps l / sqrt(r), and differs from that of a noisy image by
+        l / sqrt(r) or sigma.
+        """
+        length = self.raw(0, SAMPLE)[:, :compared].norm(dim=1).max().item()
+        error = torch.finfo(z.dtype).eps / 2 * length * (2 * length / math.sqrt(compared) + sigma) / sigma**2
+        return z.dtype if error < ROUNDING else wide_dtype(z)
 
 
 @dataclass(frozen=True, eq=False)
@@ -220,15 +118,11 @@ class Scaled:
     def dim(self) -> int:
         return self.rows.shape[1]
 
-    def centre(self) -> np.ndarray:
-        return np.full(self.dim, 127.5)
-
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         return torch.from_numpy(self.rows[start:stop]) * self.scale
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """The rows of a source that this process reads, and the processes that read the others."""
 
     source: Source
@@ -238,9 +132,9 @@ class Shard:
 
 def shard_of(source: Source) -> Shard:
     """Contiguous images for each process, so that it maps only its part of a file into memory."""
+    count = len(source.images) if isinstance(source, Translations) else len(source)
+    group = distributed.group(count)
     if isinstance(source, Translations):  # ordered by translation: shard the images instead
-        count = len(source.images)
-        own = replace(source, images=source.images.part(distributed.group(count).shard(count)))
-        return Shard(own, range(len(own)), distributed.group(count))
-    group = distributed.group(len(source))
-    return Shard(source, group.shard(len(source)), group)
+        source = Translations(source.images.part(group.shard(count)))
+        return Shard(source, range(len(source)), group)
+    return Shard(source, group.shard(count), group)

@@ -12,10 +12,10 @@ from typing import Literal
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import pad
 
 from scorelens.types import Shape
 
-Border = Literal["cut", "wrap", "inside"]
 Plane = Float[Tensor, "_ _ n"]  # one value for each pixel, or each window, of n images
 
 
@@ -26,7 +26,7 @@ class WindowGrid:
 
     shape: Shape
     size: int
-    border: Border = "cut"
+    border: Literal["cut", "wrap", "inside"] = "cut"
 
     @property
     def sides(self) -> tuple[int, int]:
@@ -34,11 +34,32 @@ class WindowGrid:
         _, h, w = self.shape
         return (min(self.size, h), min(self.size, w)) if self.border == "inside" else (self.size, self.size)
 
-    def plane(self, values: Float[Tensor, "q n"]) -> Plane:
-        """One value for each window, on the grid of the windows."""
-        _, h, w = self.shape
-        rows, columns = self.sides
-        return values.unflatten(0, (h - rows + 1, w - columns + 1) if self.border == "inside" else (h, w))
+    @property
+    def positions(self) -> tuple[int, int]:
+        """How many windows there are along each axis."""
+        (_, h, w), (rows, columns) = self.shape, self.sides
+        return (h - rows + 1, w - columns + 1) if self.border == "inside" else (h, w)
+
+    def sums(self, values: Float[Tensor, "d n"]) -> Float[Tensor, "q n"]:
+        """The sum over the pixels of each window."""
+        return self._sums(values.view(*self.shape, -1).sum(dim=0)).flatten(0, 1)
+
+    def spread(self, values: Float[Tensor, "q n"]) -> Float[Tensor, "hw n"]:
+        """The transpose of `sums`: for each pixel the sum over the windows that cover it."""
+        plane = values.unflatten(0, self.positions)
+        if self.border != "inside":
+            return self._sums(plane).flatten(0, 1)  # a centred window covers those that it is covered by
+        for axis, side in enumerate(self.sides):
+            plane = sliding_sum(_padded(plane, side - 1, axis), side, axis)
+        return plane.flatten(0, 1)
+
+    def _sums(self, plane: Plane) -> Plane:
+        for axis, side in enumerate(self.sides):
+            length = plane.shape[axis]
+            if self.border != "inside":  # beyond length - 1 a window contains nothing new
+                plane = _padded(plane, min(side // 2, length - 1), axis, self.border == "wrap")
+            plane = sliding_sum(plane, min(side, 2 * length - 1), axis)
+        return plane
 
 
 def sliding_sum(a: Tensor, size: int, axis: int) -> Tensor:
@@ -53,30 +74,7 @@ def sliding_sum(a: Tensor, size: int, axis: int) -> Tensor:
         width *= 2
 
 
-def box_sum(a: Plane, sides: tuple[int, int], border: Border) -> Plane:
-    """The sum over a window at each pixel: centred and cut or wrapped at the border, or wholly inside."""
-    for axis, side in enumerate(sides):
-        a = sliding_sum(_padded(a, side // 2, axis, border), min(side, 2 * a.shape[axis] - 1), axis)
-    return a
-
-
-def box_spread(a: Plane, sides: tuple[int, int], border: Border) -> Plane:
-    """The transpose of `box_sum`: at each pixel the sum over the windows that cover it."""
-    if border != "inside":
-        return box_sum(a, sides, border)  # a centred window covers those that it is covered by
-    for axis, side in enumerate(sides):
-        a = sliding_sum(_padded(a, side - 1, axis, "cut", clip=False), side, axis)
-    return a
-
-
-def _padded(a: Plane, margin: int, axis: int, border: Border, clip: bool = True) -> Plane:
-    if border == "inside" or margin == 0:
-        return a
-    length = a.shape[axis]
-    margin = min(margin, length - 1) if clip else margin  # beyond that a window sees nothing new
-    if border == "wrap":
-        return a.index_select(axis, torch.arange(-margin, length + margin, device=a.device) % length)
-    shape = list(a.shape)
-    shape[axis] = margin
-    edge = a.new_zeros(shape)
-    return torch.cat([edge, a, edge], dim=axis)
+def _padded(a: Plane, margin: int, axis: int, wrap: bool = False) -> Plane:
+    if wrap:
+        return a.index_select(axis, torch.arange(-margin, a.shape[axis] + margin, device=a.device) % a.shape[axis])
+    return pad(a, (0, 0) * (2 - axis) + (margin, margin))

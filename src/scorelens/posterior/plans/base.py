@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -16,62 +17,52 @@ from scorelens.types import Flat
 CACHE_ELEMENTS = 2**19  # of a chunk whose rows are added up: it stays in the second-level cache
 
 
-@runtime_checkable
-class Plan(Protocol):
+class Buffers(dict[str, Tensor]):
+    """Workspace that is reused: allocating fresh pages costs more than the arithmetic."""
+
+    def reserve(self, name: str, like: Tensor, *shape: int) -> Tensor:
+        size = math.prod(shape)
+        if name not in self or self[name].numel() < size:
+            self[name] = like.new_empty(size)
+        return self[name][:size].view(shape)
+
+
+@dataclass(frozen=True)
+class Plan(ABC):
     """Compares b noisy images z with a chunk of n images x, for q queries."""
 
     name: ClassVar[str]
-    centred: ClassVar[bool]  # subtract the mean image from the images and from z, to lose fewer digits
-    pixel_major: ClassVar[bool]  # memory layout of a chunk: the values of a pixel together, or those of an image
+    centred: ClassVar[bool] = False  # subtract the mean image from the images and from z, to lose fewer digits
+    pixel_major: ClassVar[bool] = True  # memory layout of a chunk: the values of a pixel together, or those of an image
+    together: ClassVar[int | None] = 1  # how many noisy images are processed at once; None for all
+    buffers: Buffers = field(default_factory=Buffers, kw_only=True)
 
-    @property
-    def together(self) -> int | None:
-        """How many noisy images are processed at once; None for all."""
-        ...
-
+    @abstractmethod
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         """How many images make a chunk within this many bytes of workspace, for b noisy images at once."""
-        ...
 
-    def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "b q"] | None,
-                  margin: float) -> Float[Tensor, "b q n"]:
+    @abstractmethod
+    def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "b q"] | None, margin: float) -> Float[Tensor, "b q n"]:
         """Squared distances, up to a constant for each b and q.
 
         The caller may overwrite the result until the next call. `best` is the smallest distance of earlier chunks; a
         distance beyond best + margin has no weight and need not be accurate.
         """
-        ...
 
+    @abstractmethod
     def pull_back(self, cotangent: Float[Tensor, "b q n"], z: Flat, x: Chunk) -> Flat:
         """sum over i and q of cotangent_qi d distance_qi / dz, for cotangents that sum to zero over the images."""
-        ...
 
 
 @runtime_checkable
 class Fused(Protocol):
-    """A plan that updates the softmax state itself, without handing out distances."""
+    """A plan that updates the softmax state itself, without returning distances."""
 
     def prepare(self, x: Chunk) -> Any:
-        """What is computed once for a chunk and serves all noisy images."""
-        ...
+        """What is computed once for a chunk and used for all noisy images."""
 
     def with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any, scale: float,
-                   responses: Responses | None) -> State:
-        """The state of `so_far` and the chunk together."""
-        ...
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """Workspace that is reused: allocating fresh pages costs more than the arithmetic."""
-
-    held: dict[str, Tensor] = field(default_factory=dict)
-
-    def get(self, name: str, like: Tensor, *shape: int) -> Tensor:
-        size = math.prod(shape)
-        if name not in self.held or self.held[name].numel() < size:
-            self.held[name] = like.new_empty(size)
-        return self.held[name][:size].view(shape)
+                   responses: Responses | None) -> State: ...
 
 
 def cached_chunk(d: int, itemsize: int, memory: int) -> int:

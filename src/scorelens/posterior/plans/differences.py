@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from scorelens.posterior.plans.base import Buffers, cached_chunk
+from scorelens.posterior.plans.base import Plan, cached_chunk
 from scorelens.posterior.plans.dense import masks_pull_back
 from scorelens.posterior.plans.sparse import Sums
 from scorelens.posterior.responses import Chunk
@@ -22,7 +22,7 @@ CHAIN_STEPS = 3.0  # roundings of a chain that add up, as in a random walk
 
 
 @dataclass(frozen=True)
-class MaskDifferences:
+class MaskDifferences(Plan):
     """The mask of a pixel differs little from its neighbour's: its distance is the neighbour's, plus what enters the
     mask, minus what leaves it. The chain runs down the first column of the image and then along each row.
 
@@ -32,18 +32,15 @@ class MaskDifferences:
 
     name: ClassVar[str] = "differences"
     centred: ClassVar[bool] = True
-    pixel_major: ClassVar[bool] = True
-    together: ClassVar[int | None] = 1
     keep: Bool[Tensor, "q d"]
     sums: Sums  # of what changes from one mask to the next
     grid: Shape
-    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return cached_chunk(d, itemsize, memory)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        terms = torch.sub(x, 2 * z.T, out=self.buffers.get("terms", x, *x.shape)).mul_(x)
+        terms = torch.sub(x, 2 * z.T, out=self.buffers.reserve("terms", x, *x.shape)).mul_(x)
         distances = self.sums(terms)  # [q, n], of each pixel relative to the one before it
         columns = distances.view(*self.grid, -1).unbind(dim=2)  # W of [C, H, n]
         columns[0].copy_(columns[0].cumsum(dim=1))

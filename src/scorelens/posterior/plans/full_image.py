@@ -10,17 +10,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from scorelens.posterior.plans.base import Plan
 from scorelens.posterior.responses import Chunk
 from scorelens.statistics.nearest import expanded_distances, refine_
 from scorelens.types import Flat
 
 
 @dataclass(frozen=True)
-class FullImage:
+class FullImage(Plan):
     """Distances between whole images, kept in float64. They are recomputed by differences where those round less."""
 
     name: ClassVar[str] = "full image"
-    centred: ClassVar[bool] = False
     pixel_major: ClassVar[bool] = False
     together: ClassVar[int | None] = None
     compared: int | None = None  # leading coordinates that are compared; the others are only averaged

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from scorelens.posterior.plans.base import Buffers
+from scorelens.posterior.plans.base import Plan
 from scorelens.posterior.responses import Chunk, Responses
 from scorelens.posterior.softmax import LOG2_E, State, chunk_state, merge, weighted_state
 from scorelens.types import Flat
@@ -21,25 +21,22 @@ Table = Float[Tensor, "k n"]  # x, |x|^2 and 1
 
 
 @dataclass(frozen=True)
-class Products:
+class Products(Plan):
     """One matrix product whose result is the logarithm of the weights.
 
     log2 w = (2 z.x - |x|^2 + best) scale log2(e): the last two terms are two more coordinates of z and x.
     """
 
     name: ClassVar[str] = "products"
-    centred: ClassVar[bool] = False
-    pixel_major: ClassVar[bool] = True
     together: ClassVar[int | None] = TOGETHER
     dtype: torch.dtype  # wide enough for the digits that the difference of the terms loses
-    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return min(max(256, CHUNK_ELEMENTS // max(b, 1)), memory // ((3 * d + 2 * b) * itemsize))
 
     def prepare(self, x: Chunk) -> Table:
         d, n = x.shape
-        table = self.buffers.get("table", x, d + 2, n)
+        table = self.buffers.reserve("table", x, d + 2, n)
         table[:d] = x
         torch.sum(x.square(), dim=0, out=table[d])
         table[d + 1] = 1
@@ -67,7 +64,7 @@ class Products:
         return self._product(_rows(-2 * z, 1.0, z.new_zeros(len(z), 1)), table)[:, None]
 
     def _product(self, rows: Float[Tensor, "b k"], table: Table) -> Float[Tensor, "b n"]:
-        return torch.mm(rows, table, out=self.buffers.get("product", table, len(rows), table.shape[1]))
+        return torch.mm(rows, table, out=self.buffers.reserve("product", table, len(rows), table.shape[1]))
 
 
 def _rows(z: Flat, norm_factor: float, constant: Float[Tensor, "b 1"]) -> Float[Tensor, "b k"]:

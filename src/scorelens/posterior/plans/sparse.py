@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from scorelens.posterior.plans.base import Buffers, cached_chunk
+from scorelens.posterior.plans.base import Plan, cached_chunk
 from scorelens.posterior.plans.dense import masks_pull_back
 from scorelens.posterior.responses import Chunk
 from scorelens.types import Flat
@@ -45,22 +45,18 @@ def sums_over(used: Bool[Tensor, "q d"], positive: Bool[Tensor, "q d"] | None = 
 
 
 @dataclass(frozen=True)
-class SparseMasks:
+class SparseMasks(Plan):
     """Squared differences, summed over the pixels that each mask keeps and no others."""
 
     name: ClassVar[str] = "sparse"
-    centred: ClassVar[bool] = False
-    pixel_major: ClassVar[bool] = True
-    together: ClassVar[int | None] = 1
     keep: Bool[Tensor, "q d"]
     sums: Sums
-    buffers: Buffers = field(default_factory=Buffers)
 
     def chunk_rows(self, b: int, d: int, itemsize: int, memory: int) -> int:
         return cached_chunk(d, itemsize, memory)
 
     def distances(self, z: Flat, x: Chunk, best: Float[Tensor, "1 q"] | None, margin: float) -> Float[Tensor, "1 q n"]:
-        square = torch.sub(x, z.T, out=self.buffers.get("square", x, *x.shape)).square_()
+        square = torch.sub(x, z.T, out=self.buffers.reserve("square", x, *x.shape)).square_()
         return self.sums(square)[None]
 
     def pull_back(self, cotangent: Float[Tensor, "1 q n"], z: Flat, x: Chunk) -> Flat:

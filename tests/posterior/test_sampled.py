@@ -7,17 +7,17 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.posterior import Masks, OwnOutput, Posterior, posterior_mean, within
-from scorelens.posterior.within import (
+from scorelens.posterior import Masks, OwnOutput, Posterior, posterior_mean, sampled
+from scorelens.posterior.sampled import (
+    Checks,
     Screened,
     Sketch,
-    Spots,
     ToleranceWarning,
-    drawing_chances,
-    mean_within,
+    checks_of,
+    inclusion_probabilities,
+    sampled_mean,
     sketch_of,
-    spots_of,
-    systematic,
+    systematic_sample,
     tiles_of,
     weighted_mean,
 )
@@ -47,17 +47,17 @@ def rms(difference):
 @pytest.mark.parametrize("sigma", [60.0, 25.0, 12.0])
 def test_at_high_noise_few_images_keep_the_tolerance(leaves, model, sigma):
     z = noisy(leaves, sigma, range(10, 18))
-    found = model.within(z, sigma, 0.03)
+    found = model.approximate(z, sigma, 0.03)
     true = rms(found.mean - model(z, sigma))
     assert (found.drawn <= len(leaves) / 4).all() and (true <= 0.03).all()
-    assert (found.expected > 0).all() and (found.expected <= within.SAFETY * 0.03).all()
+    assert (found.expected > 0).all() and (found.expected <= sampled.SAFETY * 0.03).all()
     assert (found.checked <= 0.03).all()
     assert 0.5 < (true.mean() / found.expected.mean()) < 2  # what was expected is about what came
 
 
 def test_a_smaller_tolerance_takes_more_draws(leaves, model):
     z = noisy(leaves, 25.0, range(2))
-    few, many = (model.within(z, 25.0, tolerance) for tolerance in (0.1, 0.014))
+    few, many = (model.approximate(z, 25.0, tolerance) for tolerance in (0.1, 0.014))
     assert (few.drawn < many.drawn).all() and (rms(many.mean - model(z, 25.0)) < rms(few.mean - model(z, 25.0))).all()
 
 
@@ -65,7 +65,7 @@ def test_a_smaller_tolerance_takes_more_draws(leaves, model):
 @pytest.mark.parametrize("sigma", [0.7, 0.05])
 def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma, plan):
     z, model = noisy(leaves, sigma, range(3)), replace(model, plan=plan)
-    found = model.within(z, sigma, 0.03)
+    found = model.approximate(z, sigma, 0.03)
     assert torch.equal(found.mean, model(z, sigma)) and (found.drawn == len(leaves)).all()
     assert (found.expected == 0).all() and (found.checked == 0).all()
 
@@ -73,27 +73,27 @@ def test_at_low_noise_the_exact_plan_does_the_work(leaves, model, sigma, plan):
 def test_where_draws_will_not_do_a_pilot_says_so(leaves, model):
     """All images are read once, by the exact plan: none is screened."""
     with profiled() as profile:
-        model.within(noisy(leaves, 6.0, range(3)), 6.0, 0.003)
+        model.approximate(noisy(leaves, 6.0, range(3)), 6.0, 0.003)
     assert "pilot" in profile.seconds and "distances" in profile.seconds and "screening" not in profile.seconds
 
 
 def test_a_pilot_of_few_images_knows_that_there_are_more(leaves, model, monkeypatch):
-    monkeypatch.setattr(within, "LEAST_PILOT", 1500)
-    found = model.within(noisy(leaves, 25.0, range(4)), 25.0, 0.02)
+    monkeypatch.setattr(sampled, "LEAST_PILOT", 1500)
+    found = model.approximate(noisy(leaves, 25.0, range(4)), 25.0, 0.02)
     assert (found.drawn < len(leaves)).all()
 
 
 def test_tiles_have_the_posterior_of_their_mean_mask(leaves, model, monkeypatch):
     """Of sketches that leave nothing out it is the plain softmax; and no image has no chance to be drawn."""
     sigma, seen = 6.0, []
-    real = Screened.chances
-    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: seen.append((self, list(real(self, tolerance))))
-                        or iter(seen[-1][1]))
-    monkeypatch.setattr(within, "RANK", 768)
+    real = Screened.probabilities
+    monkeypatch.setattr(Screened, "probabilities", lambda self, tolerance:
+                        seen.append((self, list(real(self, tolerance)))) or iter(seen[-1][1]))
+    monkeypatch.setattr(sampled, "RANK", 768)
     few = leaves.subset(range(1500))
     model = scorelens.build_denoiser("locality", few, threshold=0.05)
     z = noisy(few, sigma, [3])
-    model.within(z, sigma, 1.0)
+    model.approximate(z, sigma, 1.0)
     screened, found = seen[-1]
     tiles = tiles_of(model.masks(sigma), SHAPE)
     square = (few[:].flatten(1) - z.flatten(1)).double().square()
@@ -101,22 +101,23 @@ def test_tiles_have_the_posterior_of_their_mean_mask(leaves, model, monkeypatch)
     assert torch.allclose(screened.tiles.double(), expected, rtol=0.02, atol=1e-7)
     assert found
     for chances, _ in found:
-        assert chances.min() >= 0.9 * within.UNIFORM * chances.sum() / len(few)
+        assert chances.min() >= 0.9 * sampled.UNIFORM * chances.sum() / len(few)
 
 
 def test_an_image_does_not_depend_on_its_company(leaves, model):
     z = noisy(leaves, 25.0, range(5))
-    assert torch.equal(model.within(z, 25.0, 0.03).mean[3:4], model.within(z[3:4], 25.0, 0.03).mean)
-    whole, pieces = (mean_within(model.posterior(25.0), z, 25.0, 0.03, memory=m).mean for m in (2**27, 2**21))
+    assert torch.equal(model.approximate(z, 25.0, 0.03).mean[3:4], model.approximate(z[3:4], 25.0, 0.03).mean)
+    whole, pieces = (sampled_mean(model.posterior(25.0), z, 25.0, 0.03, memory=m).mean for m in (2**27, 2**21))
     assert torch.allclose(whole, pieces, atol=0.03)
 
 
 def test_draws_that_miss_their_tolerance_are_noticed(leaves, model, monkeypatch):
     """The plan is deceived: the pixels that were computed exactly are not."""
-    monkeypatch.setattr(Screened, "chances", lambda self, tolerance: iter([(torch.full((len(leaves),), 0.01), 0.0)]))
+    few = torch.full((len(leaves),), 0.01)
+    monkeypatch.setattr(Screened, "probabilities", lambda self, tolerance: iter([(few, 0.0)]))
     z = noisy(leaves, 12.0, range(2))
     with pytest.warns(ToleranceWarning, match="miss the tolerance 0.001 at sigma = 12"):
-        found = model.within(z, 12.0, 1e-3)
+        found = model.approximate(z, 12.0, 1e-3)
     assert torch.equal(found.mean, model(z, 12.0)) and (found.drawn == len(leaves)).all()
     assert (found.expected == 0).all() and (found.checked == 0).all()
 
@@ -124,9 +125,9 @@ def test_draws_that_miss_their_tolerance_are_noticed(leaves, model, monkeypatch)
 def test_draws_that_miss_are_followed_by_more(leaves, model, monkeypatch):
     z, tried = noisy(leaves, 25.0, [0]), []
     monkeypatch.setattr(Screened, "error", lambda self, found: tried.append(found) or (1.0 if len(tried) < 3 else 0.0))
-    found = model.within(z, 25.0, 0.03)
+    found = model.approximate(z, 25.0, 0.03)
     monkeypatch.undo()
-    assert len(tried) == 3 and found.drawn > 1.9 * model.within(z, 25.0, 0.03).drawn
+    assert len(tried) == 3 and found.drawn > 1.9 * model.approximate(z, 25.0, 0.03).drawn
 
 
 def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
@@ -134,24 +135,24 @@ def test_the_expected_error_is_that_of_many_draws(leaves, model, monkeypatch):
     known from all images."""
     sigma, z = 25.0, noisy(leaves, 25.0, [3])
     seen = {}
-    real = Screened.chances
+    real = Screened.probabilities
 
     def noted(self, tolerance):
         for found in real(self, tolerance):
             seen[len(self.weights[0])] = (self, *found)
             yield found
 
-    monkeypatch.setattr(Screened, "chances", noted)
-    model.within(z, sigma, 0.05)
+    monkeypatch.setattr(Screened, "probabilities", noted)
+    model.approximate(z, sigma, 0.05)
     screened, chances, expected = seen[len(leaves)]
     generator, errors = torch.Generator().manual_seed(0), []
     for _ in range(60):
         rows = (torch.rand(len(leaves), generator=generator) < chances).nonzero()[:, 0]
         found = weighted_mean(model.masks(sigma), leaves, rows, chances[rows], z[0].flatten(), 1 / (2 * sigma**2))
         found += screened.correction(rows, chances[rows])
-        errors.append(found[screened.spots.pixels] - screened.exact)
+        errors.append(found[screened.checks.pixels] - screened.exact)
     errors = torch.stack(errors)
-    assert screened.spots.mean(errors.square().mean(dim=0)).sqrt().item() == pytest.approx(expected, rel=0.25)
+    assert screened.checks.mean(errors.square().mean(dim=0)).sqrt().item() == pytest.approx(expected, rel=0.25)
     assert errors.mean(dim=0).abs().mean() < 0.35 * expected  # and no bias to speak of: 60 draws have a noise of 0.13
 
 
@@ -176,22 +177,22 @@ def test_images_count_as_often_as_their_chance_says(leaves):
 
 def test_chances_are_proportional_and_at_most_one():
     proposal = torch.tensor([0.6, 0.2, 0.1, 0.05, 0.05])
-    assert torch.allclose(drawing_chances(proposal, 1.0), proposal)
-    assert torch.allclose(drawing_chances(proposal, 2.0), torch.tensor([1.0, 0.5, 0.25, 0.125, 0.125]))
-    assert torch.allclose(drawing_chances(proposal, 3.0), torch.tensor([1.0, 1.0, 0.5, 0.25, 0.25]))
+    assert torch.allclose(inclusion_probabilities(proposal, 1.0), proposal)
+    assert torch.allclose(inclusion_probabilities(proposal, 2.0), torch.tensor([1.0, 0.5, 0.25, 0.125, 0.125]))
+    assert torch.allclose(inclusion_probabilities(proposal, 3.0), torch.tensor([1.0, 1.0, 0.5, 0.25, 0.25]))
     many = torch.rand(1000, generator=torch.Generator().manual_seed(0)) ** 8
     for count in (10.0, 300.0):
-        chances = drawing_chances(many / many.sum(), count)
+        chances = inclusion_probabilities(many / many.sum(), count)
         assert chances.sum().item() == pytest.approx(count, rel=1e-4) and chances.max() <= 1
         open_ = chances < 1
         assert torch.allclose(chances[open_] / chances[open_].sum(), many[open_] / many[open_].sum(), rtol=1e-4)
 
 
 def test_draws_are_spread_evenly():
-    assert systematic(torch.full((10,), 0.5)).tolist() == [0, 2, 4, 6, 8]
-    assert systematic(torch.tensor([1.0, 0.1, 1.0, 0.4, 1.0])).tolist() == [0, 2, 3, 4]
+    assert systematic_sample(torch.full((10,), 0.5)).tolist() == [0, 2, 4, 6, 8]
+    assert systematic_sample(torch.tensor([1.0, 0.1, 1.0, 0.4, 1.0])).tolist() == [0, 2, 3, 4]
     chances = torch.rand(500, generator=torch.Generator().manual_seed(0))
-    assert len(systematic(chances)) == round(chances.sum().item())
+    assert len(systematic_sample(chances)) == round(chances.sum().item())
 
 
 def test_tiles_have_the_mean_mask_of_their_pixels():
@@ -212,20 +213,20 @@ def test_tiles_cover_images_that_they_do_not_divide():
 
 def test_a_sketch_holds_what_its_directions_see(leaves):
     sketch = sketch_of(leaves, 2)
-    assert sketch.basis.shape == (768, within.RANK) and sketch.coordinates.shape == (within.RANK, len(leaves))
-    assert torch.allclose(sketch.basis.T @ sketch.basis, torch.eye(within.RANK), atol=1e-4)
+    assert sketch.basis.shape == (768, sampled.RANK) and sketch.coordinates.shape == (sampled.RANK, len(leaves))
+    assert torch.allclose(sketch.basis.T @ sketch.basis, torch.eye(sampled.RANK), atol=1e-4)
     centred = leaves[:].flatten(1) - (torch.from_numpy(leaves.centre()).flatten() - 127.5) / 127.5
     assert torch.allclose(sketch.coordinates.T, centred @ sketch.basis, atol=1e-4)
     left = (centred - sketch.coordinates.T @ sketch.basis.T).square().sum()
-    assert left < 1.1 * torch.linalg.svdvals(centred)[within.RANK:].square().sum()  # no directions hold much more
+    assert left < 1.1 * torch.linalg.svdvals(centred)[sampled.RANK:].square().sum()  # no directions hold much more
 
 
 def test_spots_tell_the_mean_over_all_pixels():
     """Three of four pixels hardly change: spots are seldom there, and stand for many."""
     x = torch.randn(500, 1, 20, 20, generator=torch.Generator().manual_seed(0)) / 4
     x[:, :, 5:] *= 0.2
-    spots = spots_of(scorelens.data.ImageSet(x.numpy(), "some"), 1)
-    assert len(spots.pixels) == within.SPOTS and (spots.pixels < 100).float().mean() > 0.7
+    spots = checks_of(scorelens.data.ImageSet(x.numpy(), "some"), 1)
+    assert len(spots.pixels) == sampled.CHECKED and (spots.pixels < 100).float().mean() > 0.7
     assert torch.equal(spots.values, x.flatten(1).T[spots.pixels])
     assert spots.mean(spots.values.var(dim=1)).item() == pytest.approx(x.var(dim=0).mean().item(), rel=0.1)
 
@@ -235,7 +236,7 @@ def test_the_correction_is_what_the_draws_miss_of_a_known_mean():
     x = torch.tensor([[1.0, 0, 0, 2], [0, 3, 1, 0], [5, 0, 0, 4]])
     posterior, owner = torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.2, 0.7]]), torch.tensor([0, 0, 1, 1])
     found = Screened(posterior, owner, Sketch(torch.eye(4), x.T),
-                     Spots(torch.tensor([0]), torch.ones(1), x.T[:1]), posterior[:1])
+                     Checks(torch.tensor([0]), torch.ones(1), x.T[:1]), posterior[:1])
     rows, chances = torch.tensor([0, 2]), torch.tensor([1.0, 0.5])
     means = posterior @ x
     drawn = torch.tensor([[0.5, 0.5], [0.1, 1.4]])
@@ -246,16 +247,16 @@ def test_the_correction_is_what_the_draws_miss_of_a_known_mean():
 
 def test_the_control_variate_spares_draws(leaves, model, monkeypatch):
     z = noisy(leaves, 25.0, range(4))
-    few = model.within(z, 25.0, 0.03)
+    few = model.approximate(z, 25.0, 0.03)
     monkeypatch.setattr(Screened, "correction", lambda self, rows, chances: 0.0)
     exact = model(z, 25.0)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ToleranceWarning)
-        monkeypatch.setattr(within, "SAFETY", 1e9)  # the fewest draws there are
-        plain = model.within(z, 25.0, 1.0)
+        monkeypatch.setattr(sampled, "SAFETY", 1e9)  # the fewest draws there are
+        plain = model.approximate(z, 25.0, 1.0)
     monkeypatch.undo()
-    monkeypatch.setattr(within, "SAFETY", 1e9)
-    corrected = model.within(z, 25.0, 1.0)
+    monkeypatch.setattr(sampled, "SAFETY", 1e9)
+    corrected = model.approximate(z, 25.0, 1.0)
     assert torch.equal(plain.drawn, corrected.drawn) and (plain.drawn <= few.drawn).all()
     assert rms(corrected.mean - exact).mean() < 0.6 * rms(plain.mean - exact).mean()
 
@@ -273,7 +274,7 @@ def test_other_denoisers_masks_are_averaged_exactly(leaves):
     z = noisy(leaves, 25.0, [0])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = mean_within(model.posterior(25.0), z, 25.0, 0.1)
+        found = sampled_mean(model.posterior(25.0), z, 25.0, 0.1)
     assert torch.equal(found.mean, model(z, 25.0)) and found.drawn.item() == len(leaves)
 
 
