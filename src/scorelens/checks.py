@@ -101,6 +101,20 @@ def _finite(s: _Subject) -> str | None:
     return None
 
 
+def _levels(s: _Subject) -> str | None:
+    """A tensor [B] of noise levels, if the denoiser does not refuse it, gives each image its own."""
+    end = min(ddim_sigmas(10)[0].item(), getattr(s.denoiser, "sigma_range", (0.0, math.inf))[1])
+    levels = torch.tensor([MEDIUM, end, MEDIUM], dtype=torch.float64)
+    z = torch.cat([s.noisy(sigma)[k:k + 1] for k, sigma in enumerate(levels.tolist())])
+    try:
+        together = s.denoiser(z, levels)  # type: ignore[arg-type]
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    alone = torch.cat([s.denoiser(z[k:k + 1], sigma) for k, sigma in enumerate(levels.tolist())])
+    gap = (together - alone).abs().max().item() if together.shape == alone.shape else math.inf
+    return None if gap < 1e-3 else f"with a noise level for each image, outputs differ from separate calls by {gap:.3g}"
+
+
 def _mean_limit(s: _Subject) -> str | None:
     if s.images is None or not getattr(s.denoiser, "converges_to_mean", False):
         return None
@@ -117,5 +131,6 @@ PROPERTIES: dict[str, Callable[[_Subject], str | None]] = {
     "deterministic": _deterministic,
     "batch invariant": _batch_invariant,
     "finite": _finite,
+    "levels": _levels,
     "mean limit": _mean_limit,
 }

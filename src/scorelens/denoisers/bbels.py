@@ -11,11 +11,11 @@ from torch import Tensor
 
 from scorelens.data.edits import limited
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.denoisers.ls import local_score
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes
 from scorelens.posterior import MEMORY, PartOfOutput, Posterior, WholePatch, posterior_mean
 from scorelens.posterior.sources import Patches, Window
+from scorelens.validation import per_level
 
 
 @dataclass(frozen=True)
@@ -29,8 +29,8 @@ class BBELS:
     temperature: float
     memory: int
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         size, (_, h, w) = self.size(sigma), self.images.shape
         x0_hat = local_score(self.images, self.size, self.temperature, self.memory)(z, sigma)
         if size is None or size >= min(h, w):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -13,14 +13,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.posterior import MEMORY, Posterior, posterior_mean
 from scorelens.statistics import GaussianStats
-from scorelens.types import Shape
-from scorelens.validation import check_noisy, check_sigma, wide_dtype
-
-
-def check_input(z: Tensor, sigma: float | Tensor, shape: Shape) -> tuple[Tensor, float]:
-    """The noisy images, if they are finite floats [B, *shape], and the noise level as a float."""
-    sigma = check_sigma(sigma)
-    return check_noisy(z, shape), sigma
+from scorelens.validation import merge_groups, per_level, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -33,8 +26,8 @@ class PosteriorMean:
     memory: int = MEMORY
     converges_to_mean: bool = False
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
 
 
@@ -62,13 +55,6 @@ class Components(NamedTuple):
 def principal_components(stats: GaussianStats, z: Tensor, rank: int | None = None) -> Components:
     """The first `rank` principal components, by default all, ready for computation with z."""
     return Components(*widened(z, stats.mean, stats.eigenvectors[:, :rank], stats.eigenvalues[:rank]))
-
-
-def merge_groups(groups: Iterable[tuple[Int[Tensor, "m"], Tensor]], dim: int) -> Tensor:
-    """Concatenate the values of groups of indices along `dim`, sorted by index."""
-    indices, values = zip(*groups, strict=True)
-    together = torch.cat(values, dim)
-    return together.index_select(dim, torch.cat(indices).argsort().to(together.device))
 
 
 def by_mask(masks: Bool[Tensor, "q d"], outputs: Int[Tensor, "q"],

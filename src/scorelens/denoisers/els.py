@@ -13,7 +13,6 @@ from torch import Tensor
 
 from scorelens.data.edits import check_draw, limited
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, merge_groups
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_window
 from scorelens.posterior import (
     MEMORY,
@@ -29,7 +28,7 @@ from scorelens.posterior import (
 from scorelens.posterior.clusters import Clusters, fit_clusters
 from scorelens.posterior.sources import Patches, SomePatches, Translations, cut_patches, wrapped
 from scorelens.types import Images, ScorelensError
-from scorelens.validation import unknown
+from scorelens.validation import merge_groups, per_level, unknown
 
 BANKS = ("circular", "inside")
 Bank = Patches | SomePatches | Clusters
@@ -50,8 +49,8 @@ class ELS:
     temperature: float
     memory: int
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         size, (c, h, w) = self.size(sigma), self.images.shape
         bank = self.bank(size)
         if isinstance(bank, Patches) and bank.wrap:

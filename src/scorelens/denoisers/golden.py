@@ -15,13 +15,12 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.denoisers.locality import Locality, locality
 from scorelens.posterior import MEMORY
 from scorelens.statistics import GaussianStats
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -35,8 +34,8 @@ class Golden:
     largest: int
     seed: int
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         chosen = distributed.world().broadcast(torch.from_numpy(self._choose(z.detach(), sigma))).numpy()
         return torch.cat([replace(self.locality, source=self.images.subset(rows))(z[k:k + 1], sigma)
                           for k, rows in enumerate(chosen)])

@@ -10,12 +10,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, principal_components
+from scorelens.denoisers.common import principal_components
 from scorelens.denoisers.wiener import Wiener
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ class LocalWiener:
     def converges_to_mean(self) -> bool:
         return self.neighbours == len(self.images)
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         with torch.no_grad():
             estimate = Wiener(self.images, self.stats)(at_least_float32(z), sigma)
         near = nearest_images(estimate, self.images, self.neighbours).indices.cpu().numpy()

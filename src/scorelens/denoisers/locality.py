@@ -14,7 +14,6 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -33,7 +32,7 @@ from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32, unknown
+from scorelens.validation import at_least_float32, per_level, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks to cache, over noise levels
 SOFTMAXES = ("exact", "batch-mean")
@@ -57,8 +56,8 @@ class Locality:
         """False for batch-mean, which weights unequal batches equally, and for other sources."""
         return self.softmax_batch is None and self.source is None
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         needs_gradient = torch.is_grad_enabled() and z.requires_grad
         if self.tolerance is not None and not needs_gradient and distributed.world().size == 1:
             return self.within(z, sigma, self.tolerance).mean
@@ -70,9 +69,9 @@ class Locality:
         return mean_within(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
                            memory=self.memory)
 
-    def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
+    @per_level
+    def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        z, sigma = check_input(z, sigma, self.images.shape)
         queries = self.masks(sigma)
         some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
                        responses=ListedOutputs(pixels.to(z.device)))

@@ -8,9 +8,8 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.statistics.nearest import nearest_images
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -24,7 +23,7 @@ class Nearest:
     converges_to_mean: ClassVar[bool] = False
     images: ImageSet
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, _ = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         nearest = nearest_images(at_least_float32(z), self.images).indices[:, 0]
         return self.images[nearest].to(z) + 0 * z  # stays in the graph, with its true gradient

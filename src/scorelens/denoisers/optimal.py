@@ -10,7 +10,6 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.posterior import (
     MEMORY,
     Choice,
@@ -22,7 +21,7 @@ from scorelens.posterior import (
     posterior_mean,
 )
 from scorelens.statistics.nearest import nearest_images
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,8 @@ class Optimal:
     temperature: float = 1.0
     memory: int = MEMORY
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         if self.neighbours is None:
             return self._mean(self.images, z, sigma)
         near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices

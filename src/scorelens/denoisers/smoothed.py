@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
 from scorelens.denoisers.optimal import Optimal
 from scorelens.posterior import MEMORY
 from scorelens.types import Images, ScorelensError
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,8 @@ class Smoothed:
     scale: float
     draws: Images
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         wide = at_least_float32(z)
         shifts = self.scale * math.sqrt(1 + sigma**2) * self.draws.to(wide)  # [M, C, H, W]
         predictions = self.optimal((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
