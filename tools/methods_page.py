@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from scorelens.denoisers import DENOISERS
@@ -43,10 +44,10 @@ The clustered approximation (`clusters=128`) against exact, on 500 MNIST images,
 """
 
 
-def methods_page(rows: list[dict[str, Any]], digits: list[Row]) -> str:
-    """What there is, how well it predicts a network on digits, and what patches cost."""
+def methods_page(rows: list[dict[str, Any]], digits: list[Row], methods: Iterable[str] = DENOISERS) -> str:
+    """The methods, how well each predicts a network on digits, and what patches cost."""
     found = {row["cell"]: row for row in rows}
-    names = [f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()]
+    names = [f"| `{name}` | {_about(DENOISERS[name])} |" for name in methods]
     parts = [METHODS_INTRODUCTION, "| method | what it is |", "| :--- | :--- |", *names]
     parts += [_digits_section([row for row in digits if "r2" in row.metrics]),
               _sizes_section([row for row in rows if row["cell"].startswith("calibration")]),

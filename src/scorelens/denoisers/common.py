@@ -1,4 +1,4 @@
-"""Code that the methods share: posterior means, input checks, moments on the device of z, outputs grouped by mask."""
+"""Code that the methods share: denoisers from a function or a declaration, moments on the device of z, mask groups."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ from scorelens.data.images import ImageSet
 from scorelens.posterior import MEMORY, Posterior, posterior_mean
 from scorelens.statistics import GaussianStats
 from scorelens.validation import merge_groups, per_level, wide_dtype
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A denoiser from a function predict(z, sigma), which receives checked images and one noise level."""
+
+    images: ImageSet
+    predict: Callable[[Tensor, float], Tensor]
+    converges_to_mean: bool = False
+
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
+        return self.predict(z, sigma)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import torch
 from scorelens.data.edits import with_flips
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import PosteriorMean
-from scorelens.denoisers.measured_sensitivity import measured_sensitivity
+from scorelens.denoisers.measured import measured_sensitivity
 from scorelens.denoisers.patch_sizes import PatchSize, by_level, size_table
 from scorelens.posterior import MEMORY, MaskMeans, Masks, Posterior, WindowMeans, Windows
 from scorelens.statistics.masks import mass_masks

@@ -25,7 +25,7 @@ from scorelens.denoisers.locality import locality
 from scorelens.denoisers.locality_equivariant import locality_equivariant
 from scorelens.denoisers.ls import ls
 from scorelens.denoisers.measured import measured
-from scorelens.denoisers.nearest import Nearest
+from scorelens.denoisers.nearest import nearest
 from scorelens.denoisers.optimal import Optimal
 from scorelens.denoisers.pspc import pspc_flex, pspc_square
 from scorelens.denoisers.smoothed import smoothed
@@ -40,7 +40,7 @@ DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "optimal": Optimal,
     "wiener": wiener,
     "locality": locality,
-    "nearest": Nearest,
+    "nearest": nearest,
     "smoothed": smoothed,
     "kernel": kernel,
     "kernel-locality": kernel_locality,
