@@ -11,9 +11,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import MEMORY, Posterior, posterior_mean
+from scorelens.posterior import MEMORY, Choice, Posterior, logit_scale, plan_for, posterior_mean
 from scorelens.statistics import GaussianStats
-from scorelens.validation import merge_groups, per_level, wide_dtype
+from scorelens.validation import at_least_float32, merge_groups, per_level, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,15 @@ class PosteriorMean:
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
+
+    def choice(self, z: Tensor, sigma: float) -> Choice:
+        """The plan of a call, and its expected cost."""
+        return choice(self.posterior(sigma), z, sigma, self.temperature)
+
+
+def choice(posterior: Posterior, z: Tensor, sigma: float, temperature: float, plan: str = "auto") -> Choice:
+    """The plan of posterior_mean with these arguments, and its expected cost."""
+    return plan_for(posterior, at_least_float32(z).flatten(1), logit_scale(sigma, temperature), plan)
 
 
 def widened(z: Tensor, *tensors: Tensor) -> list[Tensor]:

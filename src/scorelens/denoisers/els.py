@@ -112,7 +112,11 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
 
     @lru_cache(maxsize=16)
     def choose(size: Size) -> Bank:
-        patches = all_patches(source, size, bank == "circular")
+        _, h, w = images.shape
+        window = patch_window(size, images.shape)
+        inside = range(window.up, h - window.down), range(window.left, w - window.right)
+        rows, columns = (range(h), range(w)) if bank == "circular" else inside  # of the patches' centres
+        patches = Patches(source, window, rows, columns, wrap=bank == "circular")
         if clusters is not None:
             return fit_clusters(patches, clusters, searched, seed)
         if patch_limit is not None and patch_limit < len(patches):
@@ -121,12 +125,3 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
         return patches
 
     return ELS(source, patch_sizes(patch_size, images.shape), choose, temperature, memory)
-
-
-def all_patches(images: ImageSet, size: Size, wrap: bool) -> Patches:
-    """All patches of this size: centred at every pixel with wrap, else only those inside the image."""
-    _, h, w = images.shape
-    window = patch_window(size, images.shape)
-    if wrap:
-        return Patches(images, window, range(h), range(w), wrap=True)
-    return Patches(images, window, range(window.up, h - window.down), range(window.left, w - window.right))

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import choice
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -24,15 +25,13 @@ from scorelens.posterior import (
     Posterior,
     Precisions,
     Source,
-    logit_scale,
-    plan_for,
     posterior_mean,
 )
 from scorelens.posterior.within import Approximation, mean_within
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32, per_level, unknown
+from scorelens.validation import per_level, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks to cache, over noise levels
 SOFTMAXES = ("exact", "batch-mean")
@@ -85,9 +84,8 @@ class Locality:
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def choice(self, z: Tensor, sigma: float) -> Choice:
-        """The plan that a call would use, and its expected cost."""
-        flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
-        return plan_for(self.posterior(sigma), flat, scale, self.plan)
+        """The plan of a call, and its expected cost."""
+        return choice(self.posterior(sigma), z, sigma, self.temperature, self.plan)
 
 
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,

@@ -26,7 +26,7 @@ from scorelens.denoisers.locality_equivariant import locality_equivariant
 from scorelens.denoisers.ls import ls
 from scorelens.denoisers.measured import measured
 from scorelens.denoisers.nearest import nearest
-from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.optimal import optimal
 from scorelens.denoisers.pspc import pspc_flex, pspc_square
 from scorelens.denoisers.smoothed import smoothed
 from scorelens.denoisers.soft_locality import soft_locality
@@ -37,7 +37,7 @@ from scorelens.validation import unknown
 GROUP = "scorelens.denoisers"  # of entry points
 
 DENOISERS: dict[str, Callable[..., Denoiser]] = {
-    "optimal": Optimal,
+    "optimal": optimal,
     "wiener": wiener,
     "locality": locality,
     "nearest": nearest,

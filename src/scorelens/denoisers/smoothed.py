@@ -9,7 +9,7 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import Formula
-from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.optimal import optimal
 from scorelens.posterior import MEMORY
 from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32
@@ -32,12 +32,12 @@ def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbour
     if scale < 0:
         raise ScorelensError(f"scale must be at least 0, got {scale:g}")
     eps = torch.randn((draws, *images.shape), generator=torch.Generator().manual_seed(seed))
-    optimal = Optimal(images, neighbours, memory=memory)
+    plain = optimal(images, neighbours=neighbours, memory=memory)
 
     def predict(z: Tensor, sigma: float) -> Tensor:
         wide = at_least_float32(z)
         shifts = scale * math.sqrt(1 + sigma**2) * eps.to(wide)  # [M, C, H, W]
-        predictions = optimal((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
+        predictions = plain((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
         return predictions.unflatten(0, (len(z), draws)).mean(dim=1).to(z.dtype)
 
-    return Formula(images, predict, converges_to_mean=True)
+    return Formula(images, predict, converges_to_mean=neighbours is None)
