@@ -1,5 +1,4 @@
-"""The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
-that the Wiener filter uses for it. Variants change the masks or the source."""
+"""The paper's model, and variants of it with other masks or another source."""
 
 from __future__ import annotations
 
@@ -27,8 +26,9 @@ from scorelens.posterior import (
     Source,
     posterior_mean,
 )
+from scorelens.posterior.sources import Translations
 from scorelens.posterior.within import Approximation, mean_within
-from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
+from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks, wiener_matrix
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
 from scorelens.validation import per_level, unknown
@@ -93,7 +93,8 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
              stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
              tolerance: float | None = None, memory: int = MEMORY) -> Locality:
-    """The locality model of these images.
+    """The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
+    that the Wiener filter uses for it.
 
     Args:
         images: the training images.
@@ -127,3 +128,45 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
 
     return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory,
                     tolerance=tolerance)
+
+
+def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: GaussianStats | None = None,
+                  memory: int = MEMORY) -> Locality:
+    """The locality model with soft masks: pixels are weighted by their Wiener coefficients instead of kept or dropped.
+
+    x0_hat_q = sum_i softmax_i(-sum_k p_qk (z - x_i)_k^2 / 2 sigma^2) x_i,q with p_qk = |W_qk| / max_k |W_qk|.
+
+    Args:
+        images: the training images.
+        temperature: divides the logits.
+        stats: moments that give the weights, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    moments = stats or fit_gaussian(images)
+
+    @lru_cache(maxsize=max(1, MASK_MEMORY // (8 * images.dim**2)))
+    def precisions(sigma: float) -> Precisions:
+        w = wiener_matrix(moments, sigma).abs()
+        largest = w.amax(dim=1, keepdim=True)
+        constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights return the constant
+        return Precisions(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
+
+    return Locality(images, precisions, temperature=temperature, memory=memory)
+
+
+def locality_equivariant(images: ImageSet, *, threshold: float = 0.02, temperature: float = 1.0,
+                         stats: GaussianStats | None = None, memory: int = MEMORY) -> Locality:
+    """The locality model over all translations of the images: an ablation of the paper, where they do not help.
+
+    x0_hat_q = sum_it softmax_it(-||M_q (z - T_t x_i)||^2 / 2 sigma^2) (T_t x_i)_q, T_t all circular translations. The
+    cost grows by H x W: for small images.
+
+    Args:
+        images: the training images.
+        threshold: tau, relative to the largest entry of the Wiener matrix's row.
+        temperature: divides the logits.
+        stats: moments that give the masks, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    plain = locality(images, threshold=threshold, temperature=temperature, stats=stats, memory=memory)
+    return replace(plain, source=Translations(images))

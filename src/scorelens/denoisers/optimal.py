@@ -1,4 +1,4 @@
-"""The optimal denoiser: the posterior mean under the empirical distribution. It can only reproduce training images."""
+"""The optimal denoiser, and its limit without noise."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from scorelens.validation import at_least_float32
 
 def optimal(images: ImageSet, *, neighbours: int | None = None, temperature: float = 1.0,
             memory: int = MEMORY) -> PosteriorMean | Formula:
-    """x0_hat = sum_i softmax_i(-||z - x_i||^2 / 2 sigma^2) x_i   # eq:optimal_denoiser
+    """The optimal denoiser: the posterior mean under the empirical distribution. It can only reproduce training images.
+
+    x0_hat = sum_i softmax_i(-||z - x_i||^2 / 2 sigma^2) x_i   # eq:optimal_denoiser
 
     Args:
         images: the training images.
@@ -34,5 +36,20 @@ def optimal(images: ImageSet, *, neighbours: int | None = None, temperature: flo
         near = nearest_images(at_least_float32(z), images, neighbours).indices
         chosen = distributed.world().broadcast(near).cpu().numpy()
         return torch.cat([mean_over(images.subset(rows))(z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
+
+    return Formula(images, predict)
+
+
+def nearest(images: ImageSet) -> Formula:
+    """The nearest training image: the limit of the optimal denoiser as sigma goes to 0.
+
+    x0_hat = x_j, j = argmin_i ||z - x_i||, at any noise level. Piecewise constant: its gradient is zero.
+
+    Args:
+        images: the training images.
+    """
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        indices = nearest_images(at_least_float32(z), images).indices[:, 0]
+        return images[indices].to(z) + 0 * z  # stays in the graph, with its true gradient
 
     return Formula(images, predict)
