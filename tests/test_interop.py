@@ -95,8 +95,8 @@ def test_any_denoiser_will_do_but_only_built_ones_are_saved(tmp_path):
     torch.testing.assert_close(epsilon, x * (1 + sigma ** 2) ** 0.5 / sigma)
     with pytest.raises(ScorelensError, match="cannot be saved"):
         model.save_pretrained(tmp_path)
-    with pytest.raises(ScorelensError, match="timestep must be one number"):
-        model(x, torch.tensor([1, 2]))
+    with pytest.raises(ScorelensError, match=r"timestep must be one number, or a tensor .* got shape \(3,\)"):
+        model(x, torch.tensor([1, 2, 3]))
     with pytest.raises(ScorelensError, match="epsilon"):
         AnalyticModel(model.denoiser, (1, 8, 6), prediction_type="epsilom")
 
@@ -119,3 +119,11 @@ def test_the_noise_levels_are_saved_too(tmp_path):
 def test_the_prediction_is_as_precise_as_what_was_given():
     model = AnalyticModel(lambda z, sigma: z.double() / 2, (1, 8, 8))
     assert model(torch.zeros(2, 1, 8, 8), 10).sample.dtype == torch.float32
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "sample", "v_prediction"])
+def test_each_image_may_have_its_own_timestep(wiener, prediction):
+    model = AnalyticModel(wiener.denoiser, (1, 8, 8), prediction_type=prediction)
+    x, timesteps = scorelens.seeded_noise((1, 8, 8), range(4), dtype=torch.float64), torch.tensor([900, 0, 900, 41])
+    alone = torch.cat([model(x[k:k + 1], t).sample for k, t in enumerate(timesteps)])
+    torch.testing.assert_close(model(x, timesteps).sample, alone, rtol=1e-12, atol=1e-12)

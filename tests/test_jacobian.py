@@ -6,6 +6,7 @@ import torch
 
 import scorelens
 from scorelens import sensitivity
+from scorelens.jacobian import pull_back
 from scorelens.statistics.masks import locality_masks, wiener_matrix
 from scorelens.types import ScorelensError
 from tests.ground_truth.cases import image_set
@@ -135,3 +136,25 @@ def test_places_that_do_not_exist_are_named(pixel, channel, says, images):
 def test_a_denoiser_without_gradient_is_named(images):
     with pytest.raises(ScorelensError, match="no gradient"):
         sensitivity(lambda z, sigma: z.detach(), noisy(images, 1.0), 1.0, PIXEL)
+
+
+@pytest.mark.parametrize("options", [{}, {"of": "epsilon"}, {"wrt": "x_t"}])
+def test_each_image_may_have_its_own_noise_level(options, images):
+    """For denoisers that compute single outputs, that compute all, and that take only numbers; several pixels too."""
+    levels = torch.tensor([2.0, 0.7, 2.0])
+    z = images[:3].double() + levels.view(-1, 1, 1, 1) * scorelens.seeded_noise(SHAPE, range(3)).double()
+    optimal = scorelens.build_denoiser("optimal", images)
+    for model in (optimal, scorelens.build_denoiser("locality", images), lambda z, sigma: optimal(z, float(sigma))):
+        alone = torch.cat([sensitivity(model, z[k:k + 1], sigma, [PIXEL, (0, 0)], **options)
+                           for k, sigma in enumerate(levels.tolist())], dim=1)
+        torch.testing.assert_close(sensitivity(model, z, levels, [PIXEL, (0, 0)], **options), alone)
+        torch.testing.assert_close(sensitivity(model, z, levels, PIXEL, **options), alone[0])
+    with pytest.raises(ScorelensError, match=r"sigma must be .* got shape \(2,\)"):
+        sensitivity(optimal, z, levels[:2], PIXEL)
+
+
+def test_vector_jacobian_products_with_a_noise_level_for_each_image(images):
+    model, levels, z = scorelens.build_denoiser("optimal", images), torch.tensor([0.9, 1.7]), noisy(images, 1.0)
+    u = scorelens.seeded_noise(SHAPE, range(2), dtype=torch.float64)
+    alone = torch.cat([pull_back(model, z[k:k + 1], sigma, u[k]) for k, sigma in enumerate(levels.tolist())])
+    torch.testing.assert_close(pull_back(model, z, levels, u), alone)

@@ -76,6 +76,16 @@ def test_equations_name_code_and_tests_that_exist():
             assert sources, name
 
 
+def test_the_guide_to_a_new_method_names_code_that_exists():
+    """Every helper and attribute in its tables is a definition in the source."""
+    guide = (ROOT / "docs" / "adding_a_method.md").read_text()
+    source = "\n".join(path.read_text() for path in (ROOT / "src" / "scorelens").rglob("*.py"))
+    for first in re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE):
+        for name in re.findall(r"`([\w.]+)", first):
+            word = name.split(".")[-1]
+            assert re.search(rf"(def|class) {word}\b|^    {word}:|\"{word}\"", source, re.MULTILINE), name
+
+
 def test_the_guide_to_a_new_method_runs(capsys):
     """Its blocks, one after the other, as a reader would paste them; the registry is left as it was."""
     from scorelens import DENOISERS, build_denoiser, load_images
@@ -91,6 +101,8 @@ def test_the_guide_to_a_new_method_runs(capsys):
         whole = build_denoiser("rows", images, reach=8)
         torch.testing.assert_close(whole(z, 0.5), build_denoiser("optimal", images)(z, 0.5), rtol=0, atol=1e-5)
         assert (build_denoiser("rows", images)(z, 0.5) - whole(z, 0.5)).abs().max() > 0.01
+        torch.testing.assert_close(build_denoiser("hard-wiener", images, snr=0)(z, 0.5), z, rtol=0, atol=1e-5)
+        assert (build_denoiser("hard-wiener", images)(z, 0.5) - z).abs().max() > 0.01
     finally:
         DENOISERS.clear()
         DENOISERS.update(known)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 from scorelens.denoisers import DENOISERS
@@ -51,13 +52,13 @@ CLUSTERS: Columns = {"σ": "{r[sigma]:.3g}", "clusters searched": "{r[searched]}
                      "speed-up": "{r[time_ratio]:.1f}"}
 
 
-def methods_page(rows: list[dict[str, Any]], digits: list[Row]) -> str:
+def methods_page(rows: list[dict[str, Any]], digits: list[Row], methods: Iterable[str] = DENOISERS) -> str:
     """The methods, how well each predicts a network on digits, and the cost of patches."""
     ranked = sorted((row for row in digits if "r2" in row.metrics), key=lambda row: -row.r2["mean"])
     first, last = ranked[0].noise["seeds"]
     els = next(row for row in rows if row["cell"] == "els")
     return INTRODUCTION.format(
-        methods="\n".join(f"| `{name}` | {_about(builder)} |" for name, builder in DENOISERS.items()),
+        methods="\n".join(f"| `{name}` | {_about(DENOISERS[name])} |" for name in methods),
         reference=ranked[0].settings["reference"], first=first, last=last, steps=ranked[0].settings["steps"],
         scores=table(ranked, {"method": "{r.label}", **SCORES, "ms per image": lambda row:
                               f"{1000 * row.metrics['seconds_per_image']:.0f}"}),

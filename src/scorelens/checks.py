@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,6 +12,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.types import Denoiser, ScorelensError, Shape
+from scorelens.validation import shape_of
 
 DEFAULT_SHAPE: Shape = (1, 8, 8)
 MEDIUM = 1.0  # for properties that hold at any noise level
@@ -35,41 +36,47 @@ class _Subject:
             x0 = self.images[[k % len(self.images) for k in range(count)]]
         return (x0 + sigma * seeded_noise(self.shape, range(count))).to(dtype)
 
+    def separately(self, z: Tensor, levels: Sequence[float]) -> Tensor:
+        """The outputs of one call for each image."""
+        return torch.cat([self.denoiser(z[k:k + 1], sigma) for k, sigma in enumerate(levels)])
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """The highest and the lowest noise level of the paper's grid, inside the range of the denoiser."""
+        low, high = getattr(self.denoiser, "sigma_range", (0.0, math.inf))
+        grid = ddim_sigmas(10).tolist()
+        return min(grid[0], high), max(grid[-1], low)
+
 
 def check_denoiser(model: Denoiser, images: ImageSet | None = None) -> None:
     """Raise an error that names the first property that `model` lacks.
 
     `images` are the data it was derived from, by default `model.images` if it exists. A model with the attribute
-    `converges_to_mean` must return the mean of the data at very strong noise.
+    `converges_to_mean` must return the mean of the data at very strong noise. One that takes a tensor [B] of noise
+    levels must give each image its own.
     """
     images = images if images is not None else getattr(model, "images", None)
-    shape = images.shape if images is not None else getattr(model, "shape", None) or DEFAULT_SHAPE
+    shape = images.shape if images is not None else shape_of(model) or DEFAULT_SHAPE
     subject = _Subject(model, tuple(shape), images)
     for name, check in PROPERTIES.items():
         if problem := check(subject):
             raise PropertyError(f"{name}: {problem}")
 
 
-def _shape(s: _Subject) -> str | None:
-    z = s.noisy(MEDIUM)
-    out = s.denoiser(z, MEDIUM)
-    if not isinstance(out, Tensor):
-        return f"the output must be a tensor, got {type(out).__name__}"
-    return None if out.shape == z.shape else f"input {tuple(z.shape)}, output {tuple(out.shape)}: they must be equal"
+def _same(name: str) -> Callable[[_Subject], str | None]:
+    """A check that shape, dtype or device of the output is that of the input."""
+    def check(s: _Subject) -> str | None:
+        for dtype in (torch.float32, torch.float64):
+            z = s.noisy(MEDIUM, dtype=dtype)
+            out = s.denoiser(z, MEDIUM)
+            if not isinstance(out, Tensor):
+                return f"the output must be a tensor, got {type(out).__name__}"
+            given, returned = getattr(z, name), getattr(out, name)
+            if given != returned:
+                return f"input {given}, output {returned}: they must be equal"
+        return None
 
-
-def _dtype(s: _Subject) -> str | None:
-    for dtype in (torch.float32, torch.float64):
-        out = s.denoiser(s.noisy(MEDIUM, dtype=dtype), MEDIUM)
-        if out.dtype != dtype:
-            return f"input {dtype}, output {out.dtype}: they must be equal"
-    return None
-
-
-def _device(s: _Subject) -> str | None:
-    z = s.noisy(MEDIUM)
-    out = s.denoiser(z, MEDIUM)
-    return None if out.device == z.device else f"input on {z.device}, output on {out.device}: they must be equal"
+    return check
 
 
 def _input_unchanged(s: _Subject) -> str | None:
@@ -87,18 +94,27 @@ def _deterministic(s: _Subject) -> str | None:
 
 def _batch_invariant(s: _Subject) -> str | None:
     z = s.noisy(MEDIUM)
-    alone = torch.cat([s.denoiser(z[k:k + 1], MEDIUM) for k in range(len(z))])
-    gap = (s.denoiser(z, MEDIUM) - alone).abs().max().item()
+    gap = (s.denoiser(z, MEDIUM) - s.separately(z, [MEDIUM] * len(z))).abs().max().item()
     return None if gap < 1e-3 else f"outputs for an image alone and in a batch of {len(z)} differ by {gap:.3g}"
 
 
 def _finite(s: _Subject) -> str | None:
-    low, high = getattr(s.denoiser, "sigma_range", (0.0, math.inf))
-    grid = ddim_sigmas(10).tolist()
-    for sigma in (min(grid[0], high), max(grid[-1], low)):
+    for sigma in s.ends:
         if not torch.isfinite(s.denoiser(s.noisy(sigma), sigma)).all():
             return f"NaN or infinite output at sigma = {sigma:.4g}, an end of its range"
     return None
+
+
+def _levels(s: _Subject) -> str | None:
+    """A tensor [B] of noise levels, if the denoiser does not refuse it, gives each image its own."""
+    levels = [MEDIUM, s.ends[0], MEDIUM]
+    z = torch.stack([s.noisy(sigma)[k] for k, sigma in enumerate(levels)])
+    try:
+        together = s.denoiser(z, torch.tensor(levels, dtype=torch.float64))  # type: ignore[arg-type]
+    except (ValueError, TypeError, RuntimeError):
+        return None
+    gap = (together - s.separately(z, levels)).abs().max().item()
+    return None if gap < 1e-3 else f"with a noise level for each image, outputs differ from separate calls by {gap:.3g}"
 
 
 def _mean_limit(s: _Subject) -> str | None:
@@ -110,12 +126,13 @@ def _mean_limit(s: _Subject) -> str | None:
 
 
 PROPERTIES: dict[str, Callable[[_Subject], str | None]] = {
-    "shape": _shape,
-    "dtype": _dtype,
-    "device": _device,
+    "shape": _same("shape"),
+    "dtype": _same("dtype"),
+    "device": _same("device"),
     "input unchanged": _input_unchanged,
     "deterministic": _deterministic,
     "batch invariant": _batch_invariant,
     "finite": _finite,
+    "levels": _levels,
     "mean limit": _mean_limit,
 }

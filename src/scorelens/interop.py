@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from scorelens.files import write_json
 from scorelens.noise import DiscreteSchedule, beta_schedule, given_sigmas
 from scorelens.types import Denoiser, ScorelensError, Shape
-from scorelens.validation import check_noisy, unknown
+from scorelens.validation import by_level, check_noisy, unknown
 
 CONFIG = "config.json"
 PREDICTIONS = ("epsilon", "sample", "v_prediction")  # diffusers' names
@@ -94,15 +94,22 @@ class AnalyticModel(nn.Module):
 
     def forward(self, sample: Tensor, timestep: float | Tensor, class_labels: Any = None, *,
                 return_dict: bool = True) -> Output | tuple[Tensor]:
-        """The prediction for x_t at a timestep, which may be fractional. `class_labels` is ignored."""
-        x, sigma = check_noisy(sample, self.shape), self.schedule.sigma(timestep)
+        """The prediction for x_t at a timestep, or at one for each image [B]; they may be fractional.
+
+        `class_labels` is ignored.
+        """
+        levels = [self.schedule.sigma(t) for t in torch.as_tensor(timestep).flatten().tolist()]
+        x, sigma = check_noisy(sample, self.shape), torch.tensor(levels, dtype=torch.float64)
+        prediction = by_level(self._predict, x, sigma, "timestep").to(sample.dtype)
+        return Output(prediction) if return_dict else (prediction,)
+
+    def _predict(self, x: Tensor, sigma: float) -> Tensor:
         root = math.sqrt(1 + sigma ** 2)  # z = x_t root, root = 1 / sqrt(a)
         z = x * root
         x0 = self.denoiser(z, sigma)
         conversions = {"epsilon": lambda: (z - x0) / sigma, "sample": lambda: x0,
                        "v_prediction": lambda: (z / sigma - x0 * (1 / sigma + sigma)) / root}
-        prediction = conversions[self.config.prediction_type]().to(sample.dtype)
-        return Output(prediction) if return_dict else (prediction,)
+        return conversions[self.config.prediction_type]()
 
     def save_pretrained(self, folder: str | Path, **unused: Any) -> None:
         """Save how the model was built and the fingerprint of its data, not the data themselves."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import check_noisy, check_sigma
+from scorelens.validation import by_level, check_levels, check_noisy, check_sigma, wide_dtype
 
 Pixel = tuple[int, int]
 
 
-def sensitivity(denoiser: Denoiser, z: Tensor, sigma: float, pixel: Pixel | Sequence[Pixel], *,
+def sensitivity(denoiser: Denoiser, z: Tensor, sigma: float | Tensor, pixel: Pixel | Sequence[Pixel], *,
                 channel: int | None = None, of: Literal["x0", "epsilon"] = "x0",
                 wrt: Literal["z", "x_t"] = "z") -> Tensor:
     """d x0_hat[pixel] / d z by vector-Jacobian products: [B, C, H, W], or [P, B, C, H, W] for a list of pixels.
@@ -27,46 +26,39 @@ def sensitivity(denoiser: Denoiser, z: Tensor, sigma: float, pixel: Pixel | Sequ
     Args:
         denoiser: any denoiser; a method `at(z, sigma, coordinates)`, if it has one, computes only the needed outputs.
         z: noisy images [B, C, H, W].
-        sigma: their noise level.
+        sigma: their noise level, or a tensor [B] with one for each.
         pixel: (row, column) of the output, or a list of them.
         channel: of the output; by default the sum over all channels.
         of: the output to differentiate: x0_hat, or the predicted noise (z - x0_hat) / sigma.
         wrt: differentiate with respect to z, or to DDPM's x_t = z / sqrt(1 + sigma^2).
     """
-    sigma = check_sigma(sigma)
-    check_noisy(z)
+    levels = check_levels(sigma, len(check_noisy(z))).to(wide_dtype(z)).to(z.device).view(-1, 1, 1, 1)
     several = len(pixel) > 0 and not isinstance(pixel[0], int)
     pixels: Sequence[Pixel] = pixel if several else [pixel]  # type: ignore[list-item, assignment]
-    fields = torch.stack([_field(denoiser, z, sigma, _coordinates(z, p, channel)) for p in pixels])
+    fields = torch.stack([pull_back(denoiser, z, sigma, z.new_ones(()), _coordinates(z, p, channel)) for p in pixels])
     if of == "epsilon":
-        fields = (_identity(z, pixels, channel) - fields) / sigma
+        fields = (_identity(z, pixels, channel) - fields) / levels.to(z.dtype)
     if wrt == "x_t":
-        fields = fields * math.sqrt(1 + sigma**2)
+        fields = fields * (1 + levels**2).sqrt().to(z.dtype)
     return fields if several else fields[0]
 
 
-def _field(denoiser: Denoiser, z: Tensor, sigma: float, coordinates: Int[Tensor, "k"]) -> Tensor:
-    """sum_k d x0_hat_k / d z for each image of the batch."""
+def pull_back(denoiser: Denoiser, z: Tensor, sigma: float | Tensor, u: Tensor,
+              coordinates: Int[Tensor, "k"] | None = None) -> Tensor:
+    """J^T u for each image of the batch, with J = d x0_hat / d z, or only the rows of J at these coordinates."""
+    def call(z: Tensor, level: float) -> Tensor:
+        if coordinates is not None and hasattr(denoiser, "at"):
+            return denoiser.at(z, level, coordinates)
+        outputs = denoiser(z, level)
+        return outputs if coordinates is None else outputs.flatten(1)[:, coordinates]
+
     inputs = z.detach().clone().requires_grad_(True)
     with torch.enable_grad():
-        at = getattr(denoiser, "at", None)
-        outputs = denoiser(inputs, sigma).flatten(1)[:, coordinates] if at is None else at(inputs, sigma, coordinates)
-    return _gradient(denoiser, outputs, inputs, torch.ones_like(outputs))
-
-
-def pull_back(denoiser: Denoiser, z: Tensor, sigma: float, u: Tensor) -> Tensor:
-    """J^T u for each image of the batch, with J = d x0_hat / d z."""
-    inputs = z.detach().clone().requires_grad_(True)
-    with torch.enable_grad():
-        outputs = denoiser(inputs, sigma)
-    return _gradient(denoiser, outputs, inputs, u.expand_as(outputs))
-
-
-def _gradient(denoiser: Denoiser, outputs: Tensor, inputs: Tensor, cotangent: Tensor) -> Tensor:
+        outputs = by_level(call, inputs, sigma)
     if not outputs.requires_grad:
         raise ScorelensError(f"{type(denoiser).__name__} has no gradient: it does not depend smoothly on z, or it "
                              "computes without gradients (torch.no_grad, .detach())")
-    (field,) = torch.autograd.grad(outputs, inputs, cotangent)
+    (field,) = torch.autograd.grad(outputs, inputs, u.to(outputs).expand_as(outputs))
     return field.detach()
 
 
@@ -123,7 +115,7 @@ def mean_fields(denoiser: Denoiser, points: Iterable[Point], pixels: Sequence[Pi
     sigmas, values, samples = [], [], 0
     for point in points:
         fields = sensitivity(denoiser, point.z, point.sigma, pixels, channel=channel, of=of, wrt=wrt)  # [P, B, C, H, W]
-        sigmas.append(float(point.sigma))
+        sigmas.append(check_sigma(point.sigma))
         values.append(fields.mean(dim=1))
         samples = len(point.z)
     if not values:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,13 +83,24 @@ def ddim_step(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float, clip: 
     return kept + (sigma_next / sigma) * (z - x0_hat)
 
 
+def _steps(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float],
+           advance: Callable[[Tensor, Tensor, float, float], Tensor]) -> Iterator[Step]:
+    """The steps of a sampler: z' = advance(z, x0_hat, sigma, sigma'), down to sigma' = 0."""
+    for sigma, sigma_next in pairwise([*sigmas, 0.0]):
+        x0_hat = denoiser(z, sigma)
+        step = Step(sigma, z, x0_hat, advance(z, x0_hat, sigma, sigma_next))
+        yield step
+        z = step.z_next
+
+
 def ddim(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool) -> Iterator[Step]:
     """Deterministic DDIM (Song et al. 2020, eta = 0). Without clipping it is Euler's method on dz/dsigma."""
-    for sigma, sigma_next in _pairs(sigmas):
-        x0_hat = denoiser(z, sigma)
-        z_next = ddim_step(z, x0_hat, sigma, sigma_next, clip)
-        yield Step(sigma, z, x0_hat, z_next)
-        z = z_next
+    return _steps(denoiser, z, sigmas, partial(ddim_step, clip=clip))
+
+
+def euler(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool) -> Iterator[Step]:
+    """Euler's method on dz/dsigma = (z - x0_hat)/sigma; `clip` is ignored."""
+    return ddim(denoiser, z, sigmas, clip=False)
 
 
 def heun(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool) -> Iterator[Step]:
@@ -96,19 +108,14 @@ def heun(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool) -> 
 
     The step to sigma' averages the slopes at both ends; the last one, to 0, is Euler's.
     """
-    for sigma, sigma_next in _pairs(sigmas):
-        x0_hat = denoiser(z, sigma)
+    def advance(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float) -> Tensor:
         z_next = ddim_step(z, x0_hat, sigma, sigma_next, clip)
-        if sigma_next > 0:
-            slopes = (z - x0_hat) / sigma + (z_next - denoiser(z_next, sigma_next)) / sigma_next
-            z_next = z + (sigma_next - sigma) * slopes / 2
-        yield Step(sigma, z, x0_hat, z_next)
-        z = z_next
+        if sigma_next == 0:
+            return z_next
+        slopes = (z - x0_hat) / sigma + (z_next - denoiser(z_next, sigma_next)) / sigma_next
+        return z + (sigma_next - sigma) * slopes / 2
 
-
-def euler(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool) -> Iterator[Step]:
-    """Euler's method on dz/dsigma = (z - x0_hat)/sigma; `clip` has no part in it."""
-    return ddim(denoiser, z, sigmas, clip=False)
+    return _steps(denoiser, z, sigmas, advance)
 
 
 def gradient_estimation(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], clip: bool, *,
@@ -116,17 +123,18 @@ def gradient_estimation(denoiser: Denoiser, z: Tensor, sigmas: Sequence[float], 
     """Gradient estimation (Permenter & Yuan 2024, mu = 0): Euler's step along gamma eps_k + (1 - gamma) eps_{k-1}.
 
     gamma = 1 is Euler, 2 the authors' choice. Second order would be gamma = 3/2 (Adams-Bashforth, on even steps): at 2
-    a fine grid errs as much as Euler's, to the other side, and the gain is at few steps. `clip` has no part in it; the
-    step to 0 looks back as well, so the image is not the last x0_hat.
+    a fine grid errs as much as Euler's, in the other direction, and the gain is at few steps. `clip` is ignored. The
+    step to 0 also uses the previous eps, so the image is not the last x0_hat.
     """
-    eps_last: Tensor | None = None
-    for sigma, sigma_next in _pairs(sigmas):
-        x0_hat = denoiser(z, sigma)
+    previous: list[Tensor] = []
+
+    def advance(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float) -> Tensor:
         eps = (z - x0_hat) / sigma
-        eps_av = eps if eps_last is None else gamma * eps + (1 - gamma) * eps_last
-        z_next = z + (sigma_next - sigma) * eps_av
-        yield Step(sigma, z, x0_hat, z_next)
-        z, eps_last = z_next, eps
+        direction = gamma * eps + (1 - gamma) * previous.pop() if previous else eps
+        previous.append(eps)
+        return z + (sigma_next - sigma) * direction
+
+    return _steps(denoiser, z, sigmas, advance)
 
 
 SAMPLERS = {"ddim": ddim, "euler": euler, "heun": heun, "gradient-estimation": gradient_estimation}
@@ -158,8 +166,7 @@ def sample(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, 
     """
     levels = _decreasing(sigmas)
     clock, steps, seconds = time.perf_counter(), [], []
-    walk = trajectory(denoiser, noise, levels, sampler=sampler, clip=clip)
-    for step in progress.steps(walk, label, len(levels)):
+    for step in progress.steps(trajectory(denoiser, noise, levels, sampler=sampler, clip=clip), label, len(levels)):
         steps.append(step)
         seconds.append(time.perf_counter() - clock)
         clock = time.perf_counter()
@@ -179,7 +186,3 @@ def _decreasing(sigmas: Iterable[float] | Tensor) -> list[float]:
     if any(a <= b for a, b in pairwise(levels)):
         raise ScorelensError(f"sigmas must decrease, got {', '.join(f'{s:g}' for s in levels)}")
     return levels
-
-
-def _pairs(sigmas: Sequence[float]) -> Iterator[tuple[float, float]]:
-    return zip(sigmas, [*sigmas[1:], 0.0], strict=True)

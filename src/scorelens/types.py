@@ -14,7 +14,12 @@ Shape = tuple[int, int, int]  # (C, H, W)
 
 @runtime_checkable
 class Denoiser(Protocol):
-    """Anything that removes noise: a formula, a network, a lambda. z = x0 + sigma * eps, images in [-1, 1]."""
+    """Anything that removes noise: a formula, a network, a lambda. z = x0 + sigma * eps [B, C, H, W], x0 in [-1, 1].
+
+    sigma is one number for the batch: a float or a tensor of one element. The denoisers and networks of Scorelens also
+    take a tensor [B] with one noise level for each image. Others need not: wherever Scorelens takes a tensor [B], it
+    calls them with a float, once for each distinct level.
+    """
 
     def __call__(self, z: Tensor, sigma: float, /) -> Tensor: ...
 

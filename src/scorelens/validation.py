@@ -1,15 +1,21 @@
-"""Input checks, suggestions for misspelt names, and the dtype to compute in."""
+"""Input checks, noise levels per image, suggestions for misspelt names, and the dtype to compute in."""
 
 from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.types import ScorelensError, Shape
+
+Self = TypeVar("Self")
+Options = ParamSpec("Options")
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str:
@@ -26,12 +32,20 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ScorelensError:
 
 def check_sigma(sigma: float | Tensor) -> float:
     """The noise level as a float; it must be one finite positive number."""
-    if isinstance(sigma, Tensor) and sigma.numel() != 1:
-        raise ScorelensError(f"sigma must be one number for the whole batch, got shape {tuple(sigma.shape)}")
-    value = float(sigma)
-    if not (value > 0 and math.isfinite(value)):
-        raise ScorelensError(f"sigma must be a finite number > 0, got {value:g}; the grid of ddim_sigmas ends above 0")
-    return value
+    return check_levels(sigma, 1).item()
+
+
+def check_levels(sigma: float | Tensor, count: int, name: str = "sigma") -> Float[Tensor, "b"]:
+    """The noise level of each of `count` images, given one number or a tensor [B]; float64, on the CPU."""
+    levels = torch.as_tensor(sigma, dtype=torch.float64, device="cpu")
+    if levels.numel() != 1 and levels.shape != (count,):
+        raise ScorelensError(f"{name} must be one number, or a tensor [B] with one for each of the {count} images, "
+                             f"got shape {tuple(levels.shape)}")
+    for value in levels.flatten().tolist():
+        if not (value > 0 and math.isfinite(value)):
+            raise ScorelensError(f"sigma must be a finite number > 0, got {value:g}; "
+                                 "the grid of ddim_sigmas ends above 0")
+    return levels.flatten().expand(count)
 
 
 def check_noisy(z: Tensor, shape: Shape | None = None) -> Tensor:
@@ -45,6 +59,42 @@ def check_noisy(z: Tensor, shape: Shape | None = None) -> Tensor:
     if not torch.isfinite(z).all():
         raise ScorelensError("z contains NaN or infinite values")
     return z
+
+
+def shape_of(denoiser: Any) -> Shape | None:
+    """(C, H, W) of the images that a denoiser takes: its `shape`, or that of its `images`; None if it has neither."""
+    images = getattr(denoiser, "images", None)
+    return getattr(denoiser, "shape", None) if images is None else images.shape
+
+
+def by_level(call: Callable[[Tensor, float], Tensor], z: Tensor, sigma: float | Tensor, name: str = "sigma") -> Tensor:
+    """call(z, sigma). For a tensor [B], one call for each distinct level, with the results in the order of z."""
+    if not isinstance(sigma, Tensor) or sigma.numel() == 1:
+        return call(z, check_sigma(sigma))
+    levels = check_levels(sigma, len(z), name)
+    groups = {level: (levels == level).nonzero()[:, 0] for level in levels.unique().tolist()}
+    return merge_groups(((rows, call(z[rows.to(z.device)], level)) for level, rows in groups.items()), dim=0)
+
+
+def per_level(method: Callable[Concatenate[Self, Tensor, float, Options], Tensor],
+              ) -> Callable[Concatenate[Self, Tensor, float | Tensor, Options], Tensor]:
+    """Decorator of a denoiser's `__call__(z, sigma)` or `at(z, sigma, pixels)`, which then take a sigma [B] as well.
+
+    It checks z and sigma, and calls the method with a float once for each distinct noise level.
+    """
+    @wraps(method)
+    def checked(self: Self, z: Tensor, sigma: float | Tensor, *args: Options.args, **options: Options.kwargs) -> Tensor:
+        check_noisy(z, shape_of(self))
+        return by_level(lambda some, level: method(self, some, level, *args, **options), z, sigma)
+
+    return checked
+
+
+def merge_groups(groups: Iterable[tuple[Int[Tensor, "m"], Tensor]], dim: int) -> Tensor:
+    """Concatenate the values of groups of indices along `dim`, sorted by index."""
+    indices, values = zip(*groups, strict=True)
+    together = torch.cat(values, dim)
+    return together.index_select(dim, torch.cat(indices).argsort().to(together.device))
 
 
 def at_least_float32(z: Tensor) -> Tensor:

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import scorelens
-from scorelens.denoisers.measured_sensitivity import measured_sensitivity
+from scorelens.denoisers.measured import measured_sensitivity
 from scorelens.denoisers.pspc import SHARES, SIZES, edm_sigmas
 from scorelens.statistics.masks import mass_masks, recentred
 from tests.ground_truth import brute_force

@@ -60,6 +60,22 @@ def test_an_edm_denoiser_is_returned_as_it_is() -> None:
     torch.testing.assert_close(network(z, 3.0), z / 10)
 
 
+@pytest.mark.parametrize("name", ["epsilon", "x0", "v", "velocity", "denoised"])
+def test_each_image_may_have_its_own_noise_level(name: str) -> None:
+    """One call of the model with a timestep for each image; a model of sigma is called once for each level."""
+    calls = []
+    network = Network(lambda x, t: calls.append(t) or x / (1 + t.view(-1, 1, 1, 1)), name,
+                      SigmaSchedule() if name == "denoised" else LINEAR)
+    levels = LINEAR.sigmas[[700, 3, 700]]
+    z = X0 + levels.view(-1, 1, 1, 1).float() * EPS
+    together = network(z, levels)
+    assert [t.shape for t in calls] == ([(), ()] if name == "denoised" else [(3,)])
+    for k, sigma in enumerate(levels.tolist()):
+        torch.testing.assert_close(together[k:k + 1], network(z[k:k + 1], sigma))
+    with pytest.raises(ScorelensError, match=r"got shape \(2,\)"):
+        network(z, levels[:2])
+
+
 def test_sigma_between_steps_is_a_time_between_them() -> None:
     times = []
     network = Network(lambda x, t: times.append(t) or x, "epsilon", LINEAR)

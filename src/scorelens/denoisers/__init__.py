@@ -1,4 +1,4 @@
-"""Closed-form denoisers, one short file per method."""
+"""Closed-form denoisers, one short file for each method and its variants."""
 
 from scorelens.denoisers.registry import DENOISERS, build_denoiser, denoiser_names, denoiser_options, find_builder
 

@@ -1,8 +1,8 @@
-"""Code that the methods share: posterior means, input checks, moments on the device of z, outputs grouped by mask."""
+"""Code that the methods share: denoisers from a function or a declaration, moments on the device of z, mask groups."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -11,16 +11,22 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import MEMORY, Posterior, posterior_mean
+from scorelens.posterior import MEMORY, Candidate, Posterior, logit_scale, plan_for, posterior_mean
 from scorelens.statistics import GaussianStats
-from scorelens.types import Shape
-from scorelens.validation import check_noisy, check_sigma, wide_dtype
+from scorelens.validation import at_least_float32, merge_groups, per_level, wide_dtype
 
 
-def check_input(z: Tensor, sigma: float | Tensor, shape: Shape) -> tuple[Tensor, float]:
-    """The noisy images, if they are finite floats [B, *shape], and the noise level as a float."""
-    sigma = check_sigma(sigma)
-    return check_noisy(z, shape), sigma
+@dataclass(frozen=True)
+class Formula:
+    """A denoiser from a function predict(z, sigma), which receives checked images and one noise level."""
+
+    images: ImageSet
+    predict: Callable[[Tensor, float], Tensor]
+    converges_to_mean: bool = False
+
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
+        return self.predict(z, sigma)
 
 
 @dataclass(frozen=True)
@@ -33,9 +39,18 @@ class PosteriorMean:
     memory: int = MEMORY
     converges_to_mean: bool = False
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
+
+    def choice(self, z: Tensor, sigma: float) -> Candidate:
+        """The plan of a call, and its expected cost."""
+        return choice(self.posterior(sigma), z, sigma, self.temperature)
+
+
+def choice(posterior: Posterior, z: Tensor, sigma: float, temperature: float, plan: str = "auto") -> Candidate:
+    """The plan of posterior_mean with these arguments, and its expected cost."""
+    return plan_for(posterior, at_least_float32(z).flatten(1), logit_scale(sigma, temperature), plan)
 
 
 def widened(z: Tensor, *tensors: Tensor) -> list[Tensor]:
@@ -62,13 +77,6 @@ class Components(NamedTuple):
 def principal_components(stats: GaussianStats, z: Tensor, rank: int | None = None) -> Components:
     """The first `rank` principal components, by default all, ready for computation with z."""
     return Components(*widened(z, stats.mean, stats.eigenvectors[:, :rank], stats.eigenvalues[:rank]))
-
-
-def merge_groups(groups: Iterable[tuple[Int[Tensor, "m"], Tensor]], dim: int) -> Tensor:
-    """Concatenate the values of groups of indices along `dim`, sorted by index."""
-    indices, values = zip(*groups, strict=True)
-    together = torch.cat(values, dim)
-    return together.index_select(dim, torch.cat(indices).argsort().to(together.device))
 
 
 def by_mask(masks: Bool[Tensor, "q d"], outputs: Int[Tensor, "q"],

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, merge_groups
 from scorelens.types import Denoiser, ScorelensError
+from scorelens.validation import by_level, check_levels, merge_groups
 
 Label = int | str
 
@@ -25,12 +25,12 @@ class ByClass:
     models: dict[Label, Denoiser]
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
         if len(z) != len(self.labels):
             raise ScorelensError(f"{len(self.labels)} labels were given for {len(z)} noisy images; give one for each")
         groups = [(torch.tensor([k for k, given in enumerate(self.labels) if given == label]), model)
                   for label, model in self.models.items()]
-        return merge_groups(((rows, model(z[rows], sigma)) for rows, model in groups), dim=0)
+        levels = check_levels(sigma, len(z))
+        return merge_groups(((rows, by_level(model, z[rows], levels[rows])) for rows, model in groups), dim=0)
 
 
 def by_class(images: ImageSet, labels: Sequence[Label], build: Callable[[ImageSet], Denoiser]) -> ByClass:

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from scorelens.data.edits import check_draw, limited
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, merge_groups
 from scorelens.denoisers.patch_sizes import PatchSize, Size, patch_sizes, patch_window
 from scorelens.posterior import (
     MEMORY,
@@ -28,7 +27,7 @@ from scorelens.posterior import (
 from scorelens.posterior.patches import Clusters, Patches, cut_patches, fit_clusters, wrapped
 from scorelens.posterior.sources import Translations
 from scorelens.types import Images, ScorelensError
-from scorelens.validation import unknown
+from scorelens.validation import merge_groups, per_level, unknown
 
 BANKS = ("circular", "inside")
 Bank = Patches | Clusters
@@ -49,8 +48,8 @@ class ELS:
     temperature: float
     memory: int
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         size, (c, h, w) = self.size(sigma), self.images.shape
         bank = self.bank(size)
         if isinstance(bank, Patches) and bank.wrap and bank.indices is None:
@@ -112,7 +111,11 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
 
     @lru_cache(maxsize=16)
     def choose(size: Size) -> Bank:
-        patches = all_patches(source, size, bank == "circular")
+        _, h, w = images.shape
+        window = patch_window(size, images.shape)
+        inside = range(window.up, h - window.down), range(window.left, w - window.right)
+        rows, columns = (range(h), range(w)) if bank == "circular" else inside  # of the patches' centres
+        patches = Patches(source, window, rows, columns, wrap=bank == "circular")
         if clusters is not None:
             return fit_clusters(patches, clusters, searched, seed)
         if patch_limit is not None and patch_limit < len(patches):
@@ -121,12 +124,3 @@ def els(images: ImageSet, *, patch_size: PatchSize = "cifar10", bank: Literal["c
         return patches
 
     return ELS(source, patch_sizes(patch_size, images.shape), choose, temperature, memory)
-
-
-def all_patches(images: ImageSet, size: Size, wrap: bool) -> Patches:
-    """All patches of this size: centred at every pixel with wrap, else only those inside the image."""
-    _, h, w = images.shape
-    window = patch_window(size, images.shape)
-    if wrap:
-        return Patches(images, window, range(h), range(w), wrap=True)
-    return Patches(images, window, range(window.up, h - window.down), range(window.left, w - window.right))

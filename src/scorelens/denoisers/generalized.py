@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, widened
+from scorelens.denoisers.common import widened
 from scorelens.posterior import MEMORY
 from scorelens.posterior.engine import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Flat, ScorelensError
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 Basis = Float[Tensor, "r d"]  # orthonormal rows
 Operators = Tensor | Sequence[Tensor]  # one matrix [r, D] for all outputs, or one for each
@@ -40,9 +40,9 @@ class Generalized:
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         return self.at(z, sigma, torch.arange(self.images.dim)).view(z.shape)
 
-    def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
+    @per_level
+    def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]."""
-        z, sigma = check_input(z, sigma, self.images.shape)
         flat, pixels, bases = at_least_float32(z).flatten(1), pixels.cpu(), self.bases(sigma)
         if isinstance(bases, Tensor):
             return self._outputs(flat, sigma, bases, pixels).to(z.dtype)

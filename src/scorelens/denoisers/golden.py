@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import ClassVar
+from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
-from scorelens.denoisers.locality import Locality, locality
+from scorelens.denoisers.common import Formula
+from scorelens.denoisers.locality import locality
 from scorelens.posterior import MEMORY
 from scorelens.statistics import GaussianStats
 from scorelens.statistics.nearest import nearest_images
@@ -24,50 +23,10 @@ from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32
 
 
-@dataclass(frozen=True)
-class Golden:
-    """Locality over the training images nearest to z: fewer at low noise, from a random subset at high noise."""
-
-    converges_to_mean: ClassVar[bool] = False
-    images: ImageSet
-    locality: Locality
-    smallest: int
-    largest: int
-    seed: int
-
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
-        chosen = distributed.world().broadcast(torch.from_numpy(self._choose(z.detach(), sigma))).numpy()
-        return torch.cat([replace(self.locality, source=self.images.subset(rows))(z[k:k + 1], sigma)
-                          for k, rows in enumerate(chosen)])
-
-    def _choose(self, z: Tensor, sigma: float) -> Int[np.ndarray, "b k"]:
-        """Training images for each noisy one: a random draw, of it the nearest by pooled pixels, then by all pixels."""
-        g = 1 - sigma / math.sqrt(1 + sigma**2)
-        kept = round(self.largest - (self.largest - self.smallest) * g)
-        count = round(self.largest + (len(self.images) - self.largest) * g)
-        drawn = np.sort(np.random.default_rng(self.seed).permutation(len(self.images))[:count])
-        z = at_least_float32(z)
-        coarse = nearest_images(_pooled(z), self._pooled_images.subset(drawn), self.largest).indices.cpu().numpy()
-        candidates = np.sort(drawn[coarse], axis=1)  # [B, largest]
-        nearest = [nearest_images(one, self.images.subset(rows), kept).indices[0].cpu().numpy()
-                   for one, rows in zip(z.split(1), candidates, strict=True)]
-        return np.sort(np.take_along_axis(candidates, np.stack(nearest), axis=1), axis=1)
-
-    @cached_property
-    def _pooled_images(self) -> ImageSet:
-        return replace(self.images, pixels=np.concatenate([_pooled(x).numpy() for x in self.images.chunks()]))
-
-
-def _pooled(x: Tensor) -> Tensor:
-    """Block averages: half the resolution, or a quarter for sides of at least 64."""
-    h, w = (max(1, side // (4 if side >= 64 else 2)) for side in x.shape[2:])
-    return adaptive_avg_pool2d(x, (h, w))
-
-
 def golden(images: ImageSet, *, threshold: float = 0.03, smallest: float = 1 / 20, largest: float = 1 / 10,
-           seed: int = 0, stats: GaussianStats | None = None, memory: int = MEMORY) -> Golden:
-    """The golden-subset model of these images: locality with the published mask rule, over a subset.
+           seed: int = 0, stats: GaussianStats | None = None, memory: int = MEMORY) -> Formula:
+    """Locality, with the published mask rule, over the training images nearest to z: fewer at low noise, from a random
+    subset at high noise.
 
     Args:
         images: the training images.
@@ -82,4 +41,31 @@ def golden(images: ImageSet, *, threshold: float = 0.03, smallest: float = 1 / 2
         raise ScorelensError(f"the shares must be 0 < smallest <= largest <= 1, got {smallest:g} and {largest:g}")
     plain = locality(images, threshold=threshold, mask_rule="published", stats=stats, memory=memory)
     least, most = (max(1, round(share * len(images))) for share in (smallest, largest))
-    return Golden(images, plain, least, most, seed)
+
+    @cache
+    def pooled_images() -> ImageSet:
+        return replace(images, pixels=np.concatenate([_pooled(x).numpy() for x in images.chunks()]))
+
+    def choose(z: Tensor, sigma: float) -> Int[np.ndarray, "b k"]:
+        """Training images for each noisy one: a random draw, of it the nearest by pooled pixels, then by all pixels."""
+        g = 1 - sigma / math.sqrt(1 + sigma**2)
+        kept, count = round(most - (most - least) * g), round(most + (len(images) - most) * g)
+        drawn = np.sort(np.random.default_rng(seed).permutation(len(images))[:count])
+        coarse = nearest_images(_pooled(z), pooled_images().subset(drawn), most).indices.cpu().numpy()
+        candidates = np.sort(drawn[coarse], axis=1)  # [B, most]
+        nearest = [nearest_images(one, images.subset(rows), kept).indices[0].cpu().numpy()
+                   for one, rows in zip(z.split(1), candidates, strict=True)]
+        return np.sort(np.take_along_axis(candidates, np.stack(nearest), axis=1), axis=1)
+
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        chosen = torch.from_numpy(choose(at_least_float32(z.detach()), sigma))
+        return torch.cat([replace(plain, source=images.subset(rows))(z[k:k + 1], sigma)
+                          for k, rows in enumerate(distributed.world().broadcast(chosen).numpy())])
+
+    return Formula(images, predict)
+
+
+def _pooled(x: Tensor) -> Tensor:
+    """Block averages: half the resolution, or a quarter for sides of at least 64."""
+    h, w = (max(1, side // (4 if side >= 64 else 2)) for side in x.shape[2:])
+    return adaptive_avg_pool2d(x, (h, w))

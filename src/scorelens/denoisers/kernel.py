@@ -14,14 +14,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import Components, check_input, principal_components
+from scorelens.denoisers.common import Components, principal_components
 from scorelens.posterior import MEMORY, Posterior, Source, WholeImage, WholeOutput, posterior_mean
 from scorelens.posterior.engine import COPIES
 from scorelens.posterior.sources import Projected, Scaled
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.statistics.rotation import rotated
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 SMALL = 2**30  # multiplications; up to this many, every call rotates the images instead of caching them
 
@@ -44,8 +44,8 @@ class Kernel:
     temperature: float = 1.0
     memory: int = MEMORY
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         h, basis = self.bandwidth(sigma), principal_components(self.stats, z)
         k = h**2 * basis.variances + sigma**2
         scale = sigma / k.sqrt()  # sigma K^-1/2: the engine divides by sigma

@@ -13,14 +13,14 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import by_mask, check_input, mask_regression, widened
+from scorelens.denoisers.common import by_mask, mask_regression, widened
 from scorelens.posterior import MEMORY
 from scorelens.posterior.engine import mean_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.types import Flat, ScorelensError, Shape
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, per_level
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class KernelLocality:
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         return self.at(z, sigma, torch.arange(self.images.dim)).view(z.shape)
 
-    def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
+    @per_level
+    def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        z, sigma = check_input(z, sigma, self.images.shape)
         h, flat, pixels = self.bandwidth(sigma), at_least_float32(z).flatten(1), pixels.cpu()
         return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, h)).to(z.dtype)
 

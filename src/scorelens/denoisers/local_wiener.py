@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, principal_components
+from scorelens.denoisers.common import Formula, principal_components
 from scorelens.denoisers.wiener import Wiener
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.nearest import nearest_images
@@ -18,51 +17,12 @@ from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32
 
 
-@dataclass(frozen=True)
-class LocalWiener:
+def local_wiener(images: ImageSet, *, neighbours: int = 500, shrinkage: float = 0.1,
+                 stats: GaussianStats | None = None) -> Formula:
     """x0_hat = mu_loc + Sigma_loc (Sigma_loc + sigma^2 I)^-1 (z - mu_loc),   Sigma_loc = (1 - rho) S + rho Sigma
 
     mu_loc and S (divided by k - 1) are the moments of the k training images nearest to the Wiener filter's x0_hat.
     The gradient treats the choice of neighbours as constant: it is a linear filter's, and jumps where they change.
-
-    In the basis of Sigma, Sigma_loc + sigma^2 I = A + B^T B with A diagonal and B the neighbours, so that
-    (A + B^T B)^-1 = A^-1 - A^-1 B^T (I + B A^-1 B^T)^-1 B A^-1 (Woodbury): a system of min(k, D) equations.
-    """
-
-    images: ImageSet
-    stats: GaussianStats
-    neighbours: int
-    shrinkage: float
-
-    @property
-    def converges_to_mean(self) -> bool:
-        return self.neighbours == len(self.images)
-
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
-        with torch.no_grad():
-            estimate = Wiener(self.images, self.stats)(at_least_float32(z), sigma)
-        near = nearest_images(estimate, self.images, self.neighbours).indices.cpu().numpy()
-        basis = principal_components(self.stats, z)
-        chosen = (self.images.subset(rows).chunks(len(rows), dtype=basis.mean.dtype, device=z.device) for rows in near)
-        pairs = zip(basis.rotate(z), (basis.rotate(next(x)) for x in chosen), strict=True)
-        return basis.restore(torch.stack([self._filter(zeta, y, basis.variances, sigma) for zeta, y in pairs]), z)
-
-    def _filter(self, zeta: Float[Tensor, "k"], y: Float[Tensor, "n k"], variance: Float[Tensor, "k"],
-                sigma: float) -> Float[Tensor, "k"]:
-        """x0_hat of one image in the basis of Sigma, relative to mu."""
-        mean, share = y.mean(dim=0), (1 - self.shrinkage) / max(1, len(y) - 1)
-        b = torch.linalg.qr(math.sqrt(share) * (y - mean), mode="r").R  # B^T B = (1 - rho) S, with at most D rows
-        a = self.shrinkage * variance + sigma**2
-        v = (zeta - mean) / a
-        inner = torch.eye(len(b), dtype=b.dtype, device=b.device) + (b / a) @ b.T
-        w = v - (b.T @ torch.linalg.solve(inner, b @ v)) / a  # (Sigma_loc + sigma^2 I)^-1 (zeta - mean)
-        return mean + self.shrinkage * variance * w + b.T @ (b @ w)
-
-
-def local_wiener(images: ImageSet, *, neighbours: int = 500, shrinkage: float = 0.1,
-                 stats: GaussianStats | None = None) -> LocalWiener:
-    """The Wiener filter of the nearest images.
 
     Args:
         images: the training images.
@@ -74,4 +34,32 @@ def local_wiener(images: ImageSet, *, neighbours: int = 500, shrinkage: float = 
         raise ScorelensError(f"neighbours must be at least 1, got {neighbours}")
     if not 0 <= shrinkage <= 1:
         raise ScorelensError(f"shrinkage must be between 0 and 1, got {shrinkage:g}")
-    return LocalWiener(images, stats or fit_gaussian(images), min(neighbours, len(images)), shrinkage)
+    moments, count = stats or fit_gaussian(images), min(neighbours, len(images))
+
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        with torch.no_grad():
+            estimate = Wiener(images, moments)(at_least_float32(z), sigma)
+        near = nearest_images(estimate, images, count).indices.cpu().numpy()
+        basis = principal_components(moments, z)
+        chosen = (images.subset(rows).chunks(count, dtype=basis.mean.dtype, device=z.device) for rows in near)
+        pairs = zip(basis.rotate(z), (basis.rotate(next(x)) for x in chosen), strict=True)
+        filtered = [_filter(zeta, y, basis.variances, sigma, shrinkage) for zeta, y in pairs]
+        return basis.restore(torch.stack(filtered), z)
+
+    return Formula(images, predict, converges_to_mean=count == len(images))
+
+
+def _filter(zeta: Float[Tensor, "k"], y: Float[Tensor, "n k"], variance: Float[Tensor, "k"], sigma: float,
+            shrinkage: float) -> Float[Tensor, "k"]:
+    """x0_hat of one image in the basis of Sigma, relative to mu.
+
+    There Sigma_loc + sigma^2 I = A + B^T B with A diagonal and B the neighbours, so that
+    (A + B^T B)^-1 = A^-1 - A^-1 B^T (I + B A^-1 B^T)^-1 B A^-1 (Woodbury): a system of min(k, D) equations.
+    """
+    mean, share = y.mean(dim=0), (1 - shrinkage) / max(1, len(y) - 1)
+    b = torch.linalg.qr(math.sqrt(share) * (y - mean), mode="r").R  # B^T B = (1 - rho) S, with at most D rows
+    a = shrinkage * variance + sigma**2
+    v = (zeta - mean) / a
+    inner = torch.eye(len(b), dtype=b.dtype, device=b.device) + (b / a) @ b.T
+    w = v - (b.T @ torch.linalg.solve(inner, b @ v)) / a  # (Sigma_loc + sigma^2 I)^-1 (zeta - mean)
+    return mean + shrinkage * variance * w + b.T @ (b @ w)

@@ -1,5 +1,4 @@
-"""The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
-that the Wiener filter uses for it. Variants change the masks or the source."""
+"""The paper's model, and variants of it with other masks or another source."""
 
 from __future__ import annotations
 
@@ -14,7 +13,7 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
+from scorelens.denoisers.common import choice
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -23,15 +22,14 @@ from scorelens.posterior import (
     OwnOutput,
     Posterior,
     Source,
-    logit_scale,
-    plan_for,
     posterior_mean,
 )
 from scorelens.posterior.sampled import Approximation, sampled_mean
-from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
+from scorelens.posterior.sources import Translations
+from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks, wiener_matrix
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32, unknown
+from scorelens.validation import per_level, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks to cache, over noise levels
 SOFTMAXES = ("exact", "batch-mean")
@@ -55,8 +53,8 @@ class Locality:
         """False for batch-mean, which weights unequal batches equally, and for other sources."""
         return self.softmax_batch is None and self.source is None
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         needs_gradient = torch.is_grad_enabled() and z.requires_grad
         if self.tolerance is not None and not needs_gradient and distributed.world().size == 1:
             return self.approximate(z, sigma, self.tolerance).mean
@@ -68,9 +66,9 @@ class Locality:
         return sampled_mean(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
                             memory=self.memory)
 
-    def at(self, z: Tensor, sigma: float | Tensor, pixels: Int[Tensor, "q"]) -> Tensor:
+    @per_level
+    def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        z, sigma = check_input(z, sigma, self.images.shape)
         queries = self.masks(sigma)
         some = replace(self.posterior(sigma), queries=queries.subset(pixels % len(queries)),
                        responses=OwnOutput(pixels.to(z.device)))
@@ -84,9 +82,8 @@ class Locality:
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def choice(self, z: Tensor, sigma: float) -> Candidate:
-        """The plan that a call would use, and its expected cost."""
-        flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature)
-        return plan_for(self.posterior(sigma), flat, scale, self.plan)
+        """The plan of a call, and its expected cost."""
+        return choice(self.posterior(sigma), z, sigma, self.temperature, self.plan)
 
 
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
@@ -94,7 +91,8 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
              stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
              tolerance: float | None = None, memory: int = MEMORY) -> Locality:
-    """The locality model of these images.
+    """The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
+    that the Wiener filter uses for it.
 
     Args:
         images: the training images.
@@ -128,3 +126,45 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
 
     return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory,
                     tolerance=tolerance)
+
+
+def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: GaussianStats | None = None,
+                  memory: int = MEMORY) -> Locality:
+    """The locality model with soft masks: pixels are weighted by their Wiener coefficients instead of kept or dropped.
+
+    x0_hat_q = sum_i softmax_i(-sum_k p_qk (z - x_i)_k^2 / 2 sigma^2) x_i,q with p_qk = |W_qk| / max_k |W_qk|.
+
+    Args:
+        images: the training images.
+        temperature: divides the logits.
+        stats: moments that give the weights, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    moments = stats or fit_gaussian(images)
+
+    @lru_cache(maxsize=max(1, MASK_MEMORY // (8 * images.dim**2)))
+    def precisions(sigma: float) -> Masks:
+        w = wiener_matrix(moments, sigma).abs()
+        largest = w.amax(dim=1, keepdim=True)
+        constant = largest <= len(w) * torch.finfo(w.dtype).eps * largest.max()  # any weights return the constant
+        return Masks(torch.where(constant, 1.0, w / largest.clamp(min=torch.finfo(w.dtype).tiny)))
+
+    return Locality(images, precisions, temperature=temperature, memory=memory)
+
+
+def locality_equivariant(images: ImageSet, *, threshold: float = 0.02, temperature: float = 1.0,
+                         stats: GaussianStats | None = None, memory: int = MEMORY) -> Locality:
+    """The locality model over all translations of the images: an ablation of the paper, where they do not help.
+
+    x0_hat_q = sum_it softmax_it(-||M_q (z - T_t x_i)||^2 / 2 sigma^2) (T_t x_i)_q, T_t all circular translations. The
+    cost grows by H x W: for small images.
+
+    Args:
+        images: the training images.
+        threshold: tau, relative to the largest entry of the Wiener matrix's row.
+        temperature: divides the logits.
+        stats: moments that give the masks, instead of those of `images`.
+        memory: workspace in bytes.
+    """
+    plain = locality(images, threshold=threshold, temperature=temperature, stats=stats, memory=memory)
+    return replace(plain, source=Translations(images))

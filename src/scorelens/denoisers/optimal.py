@@ -1,33 +1,23 @@
-"""The optimal denoiser: the posterior mean under the empirical distribution. It can only reproduce training images."""
+"""The optimal denoiser, and its limit without noise."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
-from scorelens.posterior import (
-    MEMORY,
-    Candidate,
-    Posterior,
-    WholeImage,
-    WholeOutput,
-    logit_scale,
-    plan_for,
-    posterior_mean,
-)
+from scorelens.denoisers.common import Formula, PosteriorMean
+from scorelens.posterior import MEMORY, Posterior, WholeImage, WholeOutput
 from scorelens.statistics.nearest import nearest_images
 from scorelens.validation import at_least_float32
 
 
-@dataclass(frozen=True)
-class Optimal:
-    """x0_hat = sum_i softmax_i(-||z - x_i||^2 / 2 sigma^2) x_i   # eq:optimal_denoiser
+def optimal(images: ImageSet, *, neighbours: int | None = None, temperature: float = 1.0,
+            memory: int = MEMORY) -> PosteriorMean | Formula:
+    """The optimal denoiser: the posterior mean under the empirical distribution. It can only reproduce training images.
+
+    x0_hat = sum_i softmax_i(-||z - x_i||^2 / 2 sigma^2) x_i   # eq:optimal_denoiser
 
     Args:
         images: the training images.
@@ -35,28 +25,31 @@ class Optimal:
         temperature: divides the logits.
         memory: workspace in bytes.
     """
+    def mean_over(source: ImageSet) -> PosteriorMean:
+        posterior = Posterior(WholeImage(), WholeOutput(), source)
+        return PosteriorMean(source, lambda sigma: posterior, temperature, memory, converges_to_mean=True)
 
-    converges_to_mean: ClassVar[bool] = True
-    images: ImageSet
-    neighbours: int | None = None
-    temperature: float = 1.0
-    memory: int = MEMORY
+    if neighbours is None:
+        return mean_over(images)
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
-        if self.neighbours is None:
-            return self._mean(self.images, z, sigma)
-        near = nearest_images(at_least_float32(z), self.images, self.neighbours).indices
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        near = nearest_images(at_least_float32(z), images, neighbours).indices
         chosen = distributed.world().broadcast(near).cpu().numpy()
-        return torch.cat([self._mean(self.images.subset(rows), z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
+        return torch.cat([mean_over(images.subset(rows))(z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
 
-    def choice(self, z: Tensor, sigma: float) -> Candidate:
-        """The plan that a call takes, and its expected cost."""
-        return plan_for(_posterior(self.images), at_least_float32(z).flatten(1), logit_scale(sigma, self.temperature))
-
-    def _mean(self, source: ImageSet, z: Tensor, sigma: float) -> Tensor:
-        return posterior_mean(_posterior(source), z, sigma, temperature=self.temperature, memory=self.memory)
+    return Formula(images, predict)
 
 
-def _posterior(source: ImageSet) -> Posterior:
-    return Posterior(WholeImage(), WholeOutput(), source)
+def nearest(images: ImageSet) -> Formula:
+    """The nearest training image: the limit of the optimal denoiser as sigma goes to 0.
+
+    x0_hat = x_j, j = argmin_i ||z - x_i||, at any noise level. Piecewise constant: its gradient is zero.
+
+    Args:
+        images: the training images.
+    """
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        indices = nearest_images(at_least_float32(z), images).indices[:, 0]
+        return images[indices].to(z) + 0 * z  # stays in the graph, with its true gradient
+
+    return Formula(images, predict)

@@ -36,10 +36,10 @@ def patch_sizes(given: PatchSize, shape: Shape) -> Callable[[float], Size]:
         shape: shape of the images.
     """
     sigmas, sizes = size_table(given, shape)
-    return by_level(sigmas, [_size(size, shape) for size in sizes])
+    return at_nearest_level(sigmas, [_size(size, shape) for size in sizes])
 
 
-def by_level(sigmas: Sequence[float], values: Sequence[T]) -> Callable[[float], T]:
+def at_nearest_level(sigmas: Sequence[float], values: Sequence[T]) -> Callable[[float], T]:
     """A function of sigma: the value at the nearest of these noise levels, by ratio."""
     def at(sigma: float) -> T:
         return min(zip(sigmas, values, strict=True), key=lambda pair: abs(math.log(pair[0] / sigma)))[1]

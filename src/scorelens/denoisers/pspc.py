@@ -13,8 +13,8 @@ import torch
 from scorelens.data.edits import with_flips
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import PosteriorMean
-from scorelens.denoisers.measured_sensitivity import measured_sensitivity
-from scorelens.denoisers.patch_sizes import PatchSize, by_level, size_table
+from scorelens.denoisers.measured import measured_sensitivity
+from scorelens.denoisers.patch_sizes import PatchSize, at_nearest_level, size_table
 from scorelens.posterior import MEMORY, MaskMeans, Masks, Posterior, WindowMeans, Windows
 from scorelens.statistics.masks import mass_masks
 from scorelens.types import Denoiser
@@ -44,9 +44,9 @@ def pspc_square(images: ImageSet, *, patch_size: PatchSize = "published", flips:
     source = with_flips(images) if flips else images
     if patch_size == "published":
         scale = max(images.shape[1:]) / max(SIZES)
-        size_at = by_level(edm_sigmas(len(SIZES)), [max(1, round(size * scale)) for size in SIZES])
+        size_at = at_nearest_level(edm_sigmas(len(SIZES)), [max(1, round(size * scale)) for size in SIZES])
     else:
-        size_at = by_level(*size_table(patch_size, images.shape))
+        size_at = at_nearest_level(*size_table(patch_size, images.shape))
 
     def windows(sigma: float) -> Posterior:
         squares = Windows(images.shape, size_at(sigma), "inside")
@@ -71,7 +71,8 @@ def pspc_flex(images: ImageSet, *, network: str | Denoiser | None = None,
     """
     source = with_flips(images) if flips else images
     sensitivity = measured_sensitivity(images, network, True, samples, seed)
-    share_at = by_level(edm_sigmas(len(SHARES)), SHARES) if share == "published" else by_level([1.0], [float(share)])
+    shares = SHARES if share == "published" else (float(share),) * len(SHARES)
+    share_at = at_nearest_level(edm_sigmas(len(SHARES)), shares)
 
     @lru_cache(maxsize=16)
     def windows(sigma: float) -> Posterior:

@@ -21,15 +21,12 @@ from scorelens.denoisers.golden import golden
 from scorelens.denoisers.kernel import kernel
 from scorelens.denoisers.kernel_locality import kernel_locality
 from scorelens.denoisers.local_wiener import local_wiener
-from scorelens.denoisers.locality import locality
-from scorelens.denoisers.locality_equivariant import locality_equivariant
+from scorelens.denoisers.locality import locality, locality_equivariant, soft_locality
 from scorelens.denoisers.ls import ls
 from scorelens.denoisers.measured import measured
-from scorelens.denoisers.nearest import Nearest
-from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.optimal import nearest, optimal
 from scorelens.denoisers.pspc import pspc_flex, pspc_square
 from scorelens.denoisers.smoothed import smoothed
-from scorelens.denoisers.soft_locality import soft_locality
 from scorelens.denoisers.wiener import wiener
 from scorelens.types import Denoiser
 from scorelens.validation import unknown
@@ -37,10 +34,10 @@ from scorelens.validation import unknown
 GROUP = "scorelens.denoisers"  # of entry points
 
 DENOISERS: dict[str, Callable[..., Denoiser]] = {
-    "optimal": Optimal,
+    "optimal": optimal,
     "wiener": wiener,
     "locality": locality,
-    "nearest": Nearest,
+    "nearest": nearest,
     "smoothed": smoothed,
     "kernel": kernel,
     "kernel-locality": kernel_locality,

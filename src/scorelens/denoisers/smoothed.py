@@ -3,41 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input
-from scorelens.denoisers.optimal import Optimal
+from scorelens.denoisers.common import Formula
+from scorelens.denoisers.optimal import optimal
 from scorelens.posterior import MEMORY
-from scorelens.types import Images, ScorelensError
+from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32
 
 
-@dataclass(frozen=True)
-class Smoothed:
-    """x0_hat = mean_m optimal(z + s sqrt(1 + sigma^2) eps_m), with eps_m drawn once and shared by all images."""
-
-    converges_to_mean: ClassVar[bool] = True
-    images: ImageSet
-    optimal: Optimal
-    scale: float
-    draws: Images
-
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
-        wide = at_least_float32(z)
-        shifts = self.scale * math.sqrt(1 + sigma**2) * self.draws.to(wide)  # [M, C, H, W]
-        predictions = self.optimal((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
-        return predictions.unflatten(0, (len(z), len(shifts))).mean(dim=1).to(z.dtype)
-
-
 def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbours: int | None = None, seed: int = 0,
-             memory: int = MEMORY) -> Smoothed:
-    """The smoothed optimal denoiser of these images.
+             memory: int = MEMORY) -> Formula:
+    """x0_hat = mean_m optimal(z + s sqrt(1 + sigma^2) eps_m), with eps_m drawn once and shared by all images.
 
     Args:
         images: the training images.
@@ -52,4 +32,12 @@ def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbour
     if scale < 0:
         raise ScorelensError(f"scale must be at least 0, got {scale:g}")
     eps = torch.randn((draws, *images.shape), generator=torch.Generator().manual_seed(seed))
-    return Smoothed(images, Optimal(images, neighbours, memory=memory), scale, eps)
+    plain = optimal(images, neighbours=neighbours, memory=memory)
+
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        wide = at_least_float32(z)
+        shifts = scale * math.sqrt(1 + sigma**2) * eps.to(wide)  # [M, C, H, W]
+        predictions = plain((wide[:, None] + shifts).flatten(0, 1), sigma)  # [B * M, C, H, W]
+        return predictions.unflatten(0, (len(z), draws)).mean(dim=1).to(z.dtype)
+
+    return Formula(images, predict, converges_to_mean=neighbours is None)

@@ -8,8 +8,9 @@ from typing import ClassVar
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import check_input, principal_components
+from scorelens.denoisers.common import principal_components
 from scorelens.statistics import GaussianStats, fit_gaussian
+from scorelens.validation import per_level
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Wiener:
     images: ImageSet
     stats: GaussianStats
 
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        z, sigma = check_input(z, sigma, self.images.shape)
+    @per_level
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
         basis = principal_components(self.stats, z, self.stats.rank)
         gain = basis.variances / (basis.variances + sigma**2)
         return basis.restore(gain * basis.rotate(z), z)

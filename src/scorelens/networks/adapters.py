@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from scorelens.noise import Schedule
 from scorelens.types import Images, ScorelensError, Shape
-from scorelens.validation import at_least_float32, check_noisy, check_sigma, unknown
+from scorelens.validation import at_least_float32, by_level, check_levels, check_noisy, unknown
 
 
 def from_epsilon(epsilon: Images, z: Images, sigma: float) -> Images:
@@ -75,10 +75,11 @@ class Network:
         self._copies: dict[tuple[torch.device, torch.dtype], nn.Module] = {}
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        sigma, z = check_sigma(sigma), check_noisy(z, self.shape)
-        wide = at_least_float32(z)
-        output = self._predict(self.schedule.scale(sigma) * wide, self.schedule.time(sigma))
-        return PARAMETRIZATIONS[self.parametrization](output, wide, sigma).to(z.dtype)
+        wide = at_least_float32(check_noisy(z, self.shape))
+        x = by_level(lambda some, level: self.schedule.scale(level) * some, wide, sigma)
+        output = by_level(self._predict, x, sigma) if self.parametrization == "denoised" else self._predict(x, sigma)
+        convert, pairs = PARAMETRIZATIONS[self.parametrization], torch.stack([output, wide], dim=1)  # [B, 2, C, H, W]
+        return by_level(lambda pair, level: convert(pair[:, 0], pair[:, 1], level), pairs, sigma).to(z.dtype)
 
     @property
     def sigma_range(self) -> tuple[float, float]:
@@ -94,9 +95,10 @@ class Network:
                 "parametrization": self.parametrization, "schedule": self.schedule.kind,
                 "sigmas": [low, high if math.isfinite(high) else None], "label": self.label, "weights": self._hash}
 
-    def _predict(self, x: Images, time: float) -> Images:
+    def _predict(self, x: Images, sigma: float | Tensor) -> Images:
         """The model's output for x_t, without the learned variance in a second half of the channels."""
-        t = torch.full(() if self.parametrization == "denoised" else (len(x),), time, dtype=x.dtype, device=x.device)
+        t = x.new_tensor([self.schedule.time(level) for level in check_levels(sigma, len(x)).tolist()])  # [B]
+        t = t[0] if self.parametrization == "denoised" else t
         options = {} if self.label is None else {"class_labels": torch.full((len(x),), self.label, device=x.device)}
         output = _as_tensor(self._model_like(x)(x, t, **options))
         if output.ndim == 4 and output.shape[1] == 2 * x.shape[1]:

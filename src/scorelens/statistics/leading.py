@@ -19,7 +19,7 @@ CHUNK = 1024
 
 
 def leading_components(images: ImageSet, components: int) -> tuple[
-        Float[Tensor, "d"], Float[Tensor, "k"], Float[Tensor, "d k"], float]:
+        Float[Tensor, "d"], Float[Tensor, "k"], Float[Tensor, "d k"], Float[Tensor, ""]]:
     """Mean, variances and directions of the leading components, and the share of the variance they miss."""
     n = len(images)
     mean, total_variance = _mean_and_variance(images)
@@ -30,7 +30,8 @@ def leading_components(images: ImageSet, components: int) -> tuple[
     small = basis.double().T @ _covariance_times(images, mean, basis).double()  # [width, width]
     values, vectors = torch.linalg.eigh((small + small.T) / 2)
     values, vectors = values.flip(0)[:components].clamp(min=0), vectors.flip(1)[:, :components]
-    return mean, values, basis.double() @ vectors, max(0.0, 1 - values.sum().item() / max(total_variance, 1e-300))
+    missing = max(0.0, 1 - values.sum().item() / max(total_variance, 1e-300))
+    return mean, values, basis.double() @ vectors, mean.new_tensor(missing)
 
 
 def _mean_and_variance(images: ImageSet) -> tuple[Float[Tensor, "d"], float]:

@@ -78,39 +78,28 @@ def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool
     if components is not None and not 1 <= components <= min(images.dim, len(images) - 1):
         raise ScorelensError(f"components must be between 1 and {min(images.dim, len(images) - 1)}, got {components}")
 
-
     def fit() -> dict[str, Tensor]:
-        stats = _fit(images) if components is None else _fit_leading(images, components)
-        return {"mean": stats.mean, "eigenvalues": stats.eigenvalues, "eigenvectors": stats.eigenvectors,
-                "missing": torch.tensor(stats.missing, dtype=torch.float64)}
+        parts = _fit(images) if components is None else leading_components(images, components)
+        return dict(zip(("mean", "eigenvalues", "eigenvectors", "missing"), parts, strict=True))
 
     tensors = cached("gaussian", [images.fingerprint, components], fit) if cache else fit()
     missing = tensors.pop("missing").item()
     return GaussianStats(**tensors, count=len(images), missing=missing)
 
 
-def _fit(images: ImageSet) -> GaussianStats:
+def _fit(images: ImageSet) -> tuple[
+        Float[Tensor, "d"], Float[Tensor, "d"], Float[Tensor, "d d"], Float[Tensor, ""]]:
+    """Mean, variances and directions of all components, and the share of the variance they miss: none."""
     total, second = _raw_moments(images)
     n = len(images)
     mean = total / n
     second.sub_(torch.outer(total, mean)).div_((n - 1) * SCALE**2)  # [D, D], now the covariance of images in [-1, 1]
-    eigenvalues, eigenvectors = _spectrum(second)
-    eigenvalues = eigenvalues.flip(0).clamp_(min=0)
-    eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions; the rest is round-off
-    return GaussianStats((mean + (CENTRE - SCALE)) / SCALE, eigenvalues, eigenvectors.flip(1).contiguous(), n)
-
-
-def _spectrum(covariance: Float[Tensor, "d d"]) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
-    """Ascending eigenvalues, and eigenvectors; computed on rank 0 and broadcast, as eigenvectors are not unique."""
-    spectrum = distributed.world().broadcast_tensors(
-        lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(covariance), strict=True)))
+    spectrum = distributed.world().broadcast_tensors(  # eigenvectors are not unique: all ranks take those of rank 0
+        lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(second), strict=True)))
     assert spectrum is not None
-    return spectrum["values"], spectrum["vectors"]
-
-
-def _fit_leading(images: ImageSet, components: int) -> GaussianStats:
-    mean, eigenvalues, eigenvectors, missing = leading_components(images, components)
-    return GaussianStats(mean, eigenvalues, eigenvectors, len(images), missing)
+    eigenvalues = spectrum["values"].flip(0).clamp_(min=0)
+    eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions; the rest is round-off
+    return (mean + (CENTRE - SCALE)) / SCALE, eigenvalues, spectrum["vectors"].flip(1).contiguous(), mean.new_zeros(())
 
 
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:
