@@ -15,7 +15,7 @@ from tools.results_page import results_page
 
 from scorelens import DENOISERS
 from scorelens.analysis.marks import MARK_VISIBLE, visible_by_network
-from scorelens.paper.cells import Place, measure_cell
+from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results
 from scorelens.paper.runner import cell_of
@@ -97,7 +97,7 @@ def test_three_committed_rows_come_out_again():
     digits = [row for row in results() if row.settings["dataset"] == "digits"]
     dice = random.Random(hashlib.sha256((RESULTS / "bench.jsonl").read_bytes()).hexdigest())
     for row in dice.sample(digits, 3):
-        found = measure_cell(cell_of(row), Place(torch.device("cpu")))
+        found = measure_cell(cell_of(row), Resources(torch.device("cpu")))
         assert set(found.metrics) == set(row.metrics), row.name
         assert found.context["noise"] == row.noise and found.context["data"] == row.data, row.name
         for key in ("r2", "mse", "novelty_mse", "path", "levels", "fields", "precision", "recall"):

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from scorelens import distributed
 from scorelens.distributed import choose_device
 from scorelens.files import resumable_folder
-from scorelens.paper.cells import Place
+from scorelens.paper.cells import Resources
 from scorelens.paper.presets import DATASETS, PRESETS, Cell, cells_of
 from scorelens.paper.results import Results
 from scorelens.paper.runner import ROWS, run_cells
@@ -51,10 +51,10 @@ def bench_run(names: Sequence[str], *, scale: Literal["cpu", "paper"] = "cpu", o
     if dry_run:
         print("\n".join(cell.key for cell in cells))
         return Path()
-    place = Place(choose_device(device), Path(root).expanduser() if root else None, networks)
+    resources = Resources(choose_device(device), Path(root).expanduser() if root else None, networks)
     folder = Path(out or Path("runs") / f"bench-{'-'.join(names)}").expanduser()
     with resumable_folder(folder, {"names": list(names), "scale": scale, "own": own}, "bench"):
-        rows = list(run_cells(cells, folder, place, retry=retry_failed))
+        rows = list(run_cells(cells, folder, resources, retry=retry_failed))
         page = write_report(folder) if distributed.world().is_main else folder
     failed = [row for row in rows if row.failed]
     for row in failed:
