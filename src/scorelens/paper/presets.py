@@ -14,6 +14,7 @@ from scorelens.validation import unknown
 
 Kind = Literal["samples", "within", "heldout", "fields", "marks", "quality"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
+Own = tuple[str, Mapping[str, Any], str]  # a source, options of load_images, and the reference network
 
 
 @dataclass(frozen=True)
@@ -205,13 +206,8 @@ class Cell:
         return f"{self.kind} {self.dataset}: {self.method}, {self.num} samples{limit}{noise}"
 
 
-def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (),
-             own: tuple[str, Mapping[str, Any], str] | None = None) -> Iterator[Cell]:
-    """The cells of a preset on these datasets (default: all), or on the user's own data and network.
-
-    Args:
-        own: source, options of load_images and reference, instead of the datasets.
-    """
+def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own: Own | None = None) -> Iterator[Cell]:
+    """The cells of a preset on these datasets (default: all), or on the user's own data and network."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if scale not in SCALES:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
 
 import torch
 
 from scorelens.metrics import Interval, bootstrap
 from scorelens.paper.numbers import PAPER_R2
-from scorelens.paper.presets import ANOTHER_SEED, DATASETS, cells_of
+from scorelens.paper.presets import ANOTHER_SEED, DATASETS, Own, cells_of
 from scorelens.results import Row
 
 BATCH_MEAN = "locality, batch-mean"
@@ -31,7 +30,7 @@ class Results:
 
     rows: Sequence[Row]
     scale: str = "cpu"
-    own: tuple[str, Mapping[str, Any], str] | None = None
+    own: Own | None = None
 
     def rows_of(self, preset: str) -> list[Row]:
         """The rows of a preset that exist and did not fail, in the preset's order."""
