@@ -11,7 +11,6 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec, parse_specs
 from scorelens.types import ScorelensError, Shape
-from scorelens.validation import unknown
 
 Value = float | int | str
 THRESHOLDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
@@ -25,11 +24,8 @@ def patch_sizes(shape: Shape) -> list[int]:
 
 
 CONTROLS: dict[str, Callable[[Shape], Sequence[Value]]] = {
-    "threshold": lambda shape: THRESHOLDS,
-    "bandwidth": lambda shape: BANDWIDTHS,
-    "patch_size": patch_sizes,
-    "softmax": lambda shape: ("exact", "batch-mean"),
-}
+    "threshold": lambda shape: THRESHOLDS, "bandwidth": lambda shape: BANDWIDTHS, "patch_size": patch_sizes,
+    "softmax": lambda shape: ("exact", "batch-mean")}
 
 
 @dataclass(frozen=True)
@@ -81,20 +77,6 @@ def list_models(images: ImageSet, denoisers: Iterable[str], networks: Iterable[s
     if not models:
         raise ScorelensError("no model to show: give at least one --model or --reference")
     return models
-
-
-def choose_model(models: Mapping[str, Model], name: str, options: Mapping[str, Value]) -> Choice:
-    """The model with these options, the others at their initial values; only listed values are allowed."""
-    if name not in models:
-        raise unknown("model", name, models)
-    controls = {control.name: control for control in models[name].controls}
-    for option, value in options.items():
-        if option not in controls:
-            raise unknown(f"option of {name}", option, controls)
-        if value not in controls[option].values:
-            raise ScorelensError(f"{name}: {option} cannot be {value!r} here; it must be one of "
-                                 f"{', '.join(map(str, controls[option].values))}")
-    return Choice(models[name], tuple((key, options.get(key, control.value)) for key, control in controls.items()))
 
 
 def _controls(spec: Spec, shape: Shape) -> list[Control]:
