@@ -59,7 +59,7 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
               "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
               "phase_seconds": ran.seconds, **run_record(started, clock, chosen)}
     result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record)
-    print(f"{num} images in {sum(result.seconds):.1f} s; pictures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
+    print(f"{num} images in {sum(result.seconds):.1f} s; figures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
     if profile:
         print(f"\n{phase_table(ran.seconds, sum(result.seconds))}")
     return folder

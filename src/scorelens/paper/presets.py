@@ -84,6 +84,10 @@ class Method:
     def uses(self, setting: str) -> bool:
         return any(value == setting for _, value in self.options)
 
+    def sweep(self, option: str, values: Sequence[float]) -> list[Method]:
+        """The method with each value of one more option."""
+        return [Method(self.denoiser, (*self.options, (option, value))) for value in values]
+
     def resolved(self, name: str, data: Dataset, reference: str) -> Method:
         """The method for one dataset, with names and settings filled in."""
         options = tuple((key, getattr(data, value[1:]) if str(value).startswith("@") else value)
@@ -99,10 +103,10 @@ THRESHOLDS = (0.005, 0.01, 0.02, 0.05, 0.07, 0.1, 0.15)
 ENERGIES = (0.0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
 SOFTMAX_BATCHES = (64, 256, 512, 1024, 4096)
 TOLERANCES = (0.1, 0.03, 0.01, 0.003)
-REFERENCE = method("{reference}")
+REFERENCE, OPTIMAL, WIENER = method("{reference}"), method("optimal"), method("wiener")
 LOCALITY = method("locality", threshold="@threshold")
 BATCH_MEAN = method("locality", threshold="@threshold", softmax="batch-mean")
-TABLE = (method("optimal"), method("wiener"), method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
+TABLE = (OPTIMAL, WIENER, method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
          method("locality", threshold="@threshold", mask_rule="published", softmax="batch-mean"),
          method("locality", threshold="@chosen"), method("kernel"), Method(ANOTHER_SEED))
 
@@ -139,28 +143,23 @@ PRESETS = {
     "dynamics": Preset("Along the trajectory", "At which noise levels do the predictions diverge?",
                        "appendix (fig:metrics_trajectory_mse, fig:generative_trajectory)", EVERY, TABLE),
     "threshold": Preset("The threshold of locality", "How large should the masks be?",
-                        "appendix (tab:ablation-metrics)", EVERY,
-                        tuple(method("locality", threshold=t) for t in THRESHOLDS), num="ablations", limited=True,
-                        seed=0),
+                        "appendix (tab:ablation-metrics)", EVERY, method("locality").sweep("threshold", THRESHOLDS),
+                        num="ablations", limited=True, seed=0),
     "low-rank": Preset("Low-rank covariances", "Are the leading components enough?",
                        "appendix (tab:energy-cutoff-ablation)", ("digits", "leaves", *MAIN),
-                       (LOCALITY, *(method("locality", threshold="@threshold", energy=e) for e in ENERGIES[1:]),
-                        method("wiener"), *(method("wiener", energy=e) for e in ENERGIES[1:])),
+                       [each for base in (LOCALITY, WIENER) for each in (base, *base.sweep("energy", ENERGIES[1:]))],
                        num="low_rank", limited=True),
     "softmax": Preset("The softmax of the published code", "How much does averaging the softmaxes of batches change?",
                       "", ("digits", "leaves", "mnist"),
-                      (LOCALITY, *(method("locality", threshold="@threshold", softmax="batch-mean", softmax_batch=b)
-                                   for b in SOFTMAX_BATCHES)), num="ablations", limited=True),
+                      [LOCALITY, *BATCH_MEAN.sweep("softmax_batch", SOFTMAX_BATCHES)], num="ablations", limited=True),
     "tolerance": Preset("Within a tolerance", "How accurate and how fast are importance-sampled posterior means?", "",
-                        ("digits", "leaves", "mnist", "cifar10"),
-                        (LOCALITY, *(method("locality", threshold="@threshold", tolerance=t) for t in TOLERANCES)),
+                        ("digits", "leaves", "mnist", "cifar10"), [LOCALITY, *LOCALITY.sweep("tolerance", TOLERANCES)],
                         "within", "low_rank", True),
     "held-out": Preset("Between the training images", "How do the models denoise an image that was held out?",
-                    "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
-                    (REFERENCE, method("optimal"), method("wiener"), LOCALITY), "heldout", "heldout", True),
+                       "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
+                       (REFERENCE, OPTIMAL, WIENER, LOCALITY), "heldout", "heldout", True),
     "sensitivity": Preset("Sensitivity fields", "Is a network's field a row of the Wiener filter?",
-                          "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, method("wiener")), "fields",
-                          "fields"),
+                          "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, WIENER), "fields", "fields"),
     "architectures": Preset("Other networks on the same data", "Do other architectures generate the same images?",
                             "Figure 2 (fig:sensitivity_diff_arch)", ("digits", "cifar10"),
                             (method("{data}-unet-x0"), method("{data}-dit-x0"))),
@@ -169,7 +168,7 @@ PRESETS = {
                              (method("{data}-unet"), method("{data}-unet-attention")), "quality", "quality"),
     "manipulation": Preset("The W experiment", "Does the field follow the data's correlations?",
                            "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
-                           tuple(method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")),
+                           [method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")],
                            "marks", "fields"),
 }
 
