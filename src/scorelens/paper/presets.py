@@ -117,7 +117,7 @@ class Preset:
 
     title: str
     question: str
-    paper: str  # the place and label in the paper; empty for ours
+    paper: str  # the section and label in the paper; empty for ours
     datasets: Sequence[str]
     methods: Sequence[Method]
     kind: Kind = "samples"
@@ -226,14 +226,14 @@ def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own:
                 yield _cell(spec, amount, name, Dataset(0.02, "cifar10", options), each, (name, options), reference)
 
 
-def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, given: Method, source: tuple[str, Mapping[str, Any]],
+def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, method: Method, source: tuple[str, Mapping[str, Any]],
           reference: str) -> Cell:
     num: int = getattr(amount, spec.num)
     limit = amount.ablation_images if spec.limited and data.large else None
-    resolved = given.resolved(name, data, reference)
-    if given.denoiser == "els" and data.large and amount.els_images:
+    resolved = method.resolved(name, data, reference)
+    if method.denoiser == "els" and data.large and amount.els_images:
         num = min(num, amount.els_runtime if spec.num == "runtime" else amount.els)
         resolved = Method("els", (*resolved.options, ("images_limit", amount.els_images)))
-    elif spec.methods is TABLE and (given.uses("batch-mean") or given.uses("@chosen")):
+    elif spec.methods is TABLE and (method.uses("batch-mean") or method.uses("@chosen")):
         num = min(num, amount.ablations)  # enough for a paired difference to the paper's formula
     return Cell(spec.kind, name, resolved, num, limit, (source[0], tuple(source[1].items())), reference, seed=spec.seed)

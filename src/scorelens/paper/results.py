@@ -118,9 +118,9 @@ class Verdict:
 def against_paper(dataset: str, rows: Sequence[Row]) -> list[Verdict]:
     """Every pair of formulas that both we and the paper measured on a dataset."""
     paper = PAPER_R2.get(dataset, {})
-    mine = {family(row): row for row in rows}
-    both = sorted((m for m in paper if m in mine and m != ANOTHER_SEED), key=lambda m: -paper[m][0])
-    return [Verdict(a, b, difference(mine[a], mine[b])) for a, b in combinations(both, 2)]
+    measured = {family(row): row for row in rows}
+    both = sorted((m for m in paper if m in measured and m != ANOTHER_SEED), key=lambda m: -paper[m][0])
+    return [Verdict(a, b, difference(measured[a], measured[b])) for a, b in combinations(both, 2)]
 
 
 def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
@@ -133,10 +133,11 @@ def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
             pairs = [str(verdict) for verdict in verdicts if verdict.agrees is agrees]
             text += f"; {words}: {'; '.join(pairs)}" if pairs else ""
         yield f"{text}."
-    mine = {family(row): row for row in rows}
+    measured = {family(row): row for row in rows}
     for name, other, words in CONTRASTS:
-        if name in mine and other in mine:
-            gap, count = difference(mine[name], mine[other]), min(mine[m].settings["num"] for m in (name, other))
-            ours, theirs = (sum(mine[m].metrics["each"]["r2"][:count]) / count for m in (name, other))
-            yield (f"{words}: r2 {ours:.3f} instead of {theirs:.3f} on the same noise, {gap.mean:+.3f} "
+        if name in measured and other in measured:
+            pair = measured[name], measured[other]
+            gap, count = difference(*pair), min(row.settings["num"] for row in pair)
+            r2, other_r2 = (sum(row.metrics["each"]["r2"][:count]) / count for row in pair)
+            yield (f"{words}: r2 {r2:.3f} instead of {other_r2:.3f} on the same noise, {gap.mean:+.3f} "
                    f"({gap.low:+.3f} to {gap.high:+.3f}).")

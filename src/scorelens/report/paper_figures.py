@@ -51,20 +51,21 @@ class Drawing:
 
     def mosaic(self, name: str, caption: str, rows: Sequence[Measured], key: str, first: tuple[str, str],
                columns: Sequence[str]) -> Iterator[Figure]:
-        """The images that each row has under `key`; above them those of the first row, with its title and key."""
-        found = [(label(family(row)), arrays) for row in rows if key in (arrays := self.arrays(row))]
-        if not found:
+        """The images stored under `key`, one line per row; above them a line with this title and key."""
+        shown = [(label(family(row)), arrays) for row in rows if key in (arrays := self.arrays(row))]
+        if not shown:
             return
-        (title, first_key), count = first, min(len(columns), len(found[0][1][key]))
-        top = _floats(found[0][1][first_key])[:count]
-        shown = [Row(title, top.expand(count, *top.shape[1:])),
-                 *(Row(method, _floats(arrays[key])[:count]) for method, arrays in found)]
-        yield self.save(_file_name(name), caption, lambda path: labelled_rows(shown, path, columns=columns[:count]))
+        (title, first_key), count = first, min(len(columns), len(shown[0][1][key]))
+        top = _floats(shown[0][1][first_key])[:count]
+        lines = [Row(title, top.expand(count, *top.shape[1:])),
+                 *(Row(method, _floats(arrays[key])[:count]) for method, arrays in shown)]
+        yield self.save(_file_name(name), caption, lambda path: labelled_rows(lines, path, columns=columns[:count]))
 
-    def panels(self, name: str, caption: str, found: Mapping[str, Sequence[Measured]], plot: Plot) -> Iterator[Figure]:
+    def panels(self, name: str, caption: str, by_dataset: Mapping[str, Sequence[Measured]],
+               plot: Plot) -> Iterator[Figure]:
         """One panel for each dataset, and one legend."""
-        if found:
-            yield self.save(name, caption, lambda path: _panels(found, plot).savefig(path, dpi=160))
+        if by_dataset:
+            yield self.save(name, caption, lambda path: _panels(by_dataset, plot).savefig(path, dpi=160))
 
 
 def samples(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
@@ -100,8 +101,8 @@ def ablation_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figu
     def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
         smallest = min(row.options.get(option) or 1.0 for row in rows)
         for k, denoiser in enumerate(dict.fromkeys(row.denoiser for row in rows)):
-            mine = [row for row in rows if row.denoiser == denoiser]
-            _band(axes, [row.options.get(option) or smallest / 3 for row in mine], [row.r2 for row in mine], f"C{k}",
+            curve = [row for row in rows if row.denoiser == denoiser]
+            _band(axes, [row.options.get(option) or smallest / 3 for row in curve], [row.r2 for row in curve], f"C{k}",
                   label(denoiser))
         if dataset in paper:
             axes.plot(*zip(*paper[dataset].items(), strict=True), "--", color="C7", lw=1.2, label="the paper's")
@@ -136,11 +137,11 @@ def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Fig
         axes.set(xscale="log", yscale="log", xlim=(1.5 * max(sigmas), min(sigmas) / 1.5),
                  xlabel="noise level σ, falling", ylabel="largest rms error of x0_hat")
 
-    found = {dataset: [row for row in rows if "tolerance" in row.options]
-             for dataset, rows in results.of(preset).items()}
-    found = {dataset: rows for dataset, rows in found.items() if any(row.metrics["rms"] > 0 for row in rows)}
+    approximate = {dataset: [row for row in rows if "tolerance" in row.options]
+                   for dataset, rows in results.of(preset).items()}
+    shown = {dataset: rows for dataset, rows in approximate.items() if any(row.metrics["rms"] > 0 for row in rows)}
     yield from to.panels(preset, "Largest rms error of x0_hat against the exact plan, by noise level; dashed: the "
-                         "tolerance. Steps and datasets that the exact plan computed are not shown", found, plot)
+                         "tolerance. Steps and datasets that the exact plan computed are not shown", shown, plot)
 
 
 def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
@@ -213,16 +214,16 @@ def _path_plot(results: Results, preset: str, key: str) -> Plot:
     return plot
 
 
-def _panels(found: Mapping[str, Sequence[Measured]], plot: Plot) -> Any:
+def _panels(by_dataset: Mapping[str, Sequence[Measured]], plot: Plot) -> Any:
     from matplotlib.figure import Figure as Canvas
 
-    columns = min(COLUMNS, len(found))
-    lines = -(-len(found) // columns)
+    columns = min(COLUMNS, len(by_dataset))
+    lines = -(-len(by_dataset) // columns)
     figure = Canvas(figsize=(3.3 * columns + 1.9, 2.7 * lines), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in panels[len(found):]:
+    for axes in panels[len(by_dataset):]:
         axes.set_visible(False)
-    for axes, (dataset, rows) in zip(panels, found.items(), strict=False):
+    for axes, (dataset, rows) in zip(panels, by_dataset.items(), strict=False):
         quiet(axes)
         axes.set_title(dataset, fontsize=10, color=INK, loc="left")
         plot(axes, dataset, rows)

@@ -97,8 +97,8 @@ def threshold(results: Results, preset: str) -> Iterator[Block]:
 
 def low_rank(results: Results, preset: str) -> Iterator[Block]:
     for method in ("locality", "wiener"):
-        mine = Results([row for row in results.rows if family(row) == method], results.scale, results.own)
-        yield _ablation(mine.of(preset), "energy", ENERGIES, "share cut", paper.PAPER_LOW_RANK[method],
+        only = Results([row for row in results.rows if family(row) == method], results.scale, results.own)
+        yield _ablation(only.of(preset), "energy", ENERGIES, "share cut", paper.PAPER_LOW_RANK[method],
                         f"r2 of {label(method)} without the components that hold this share of the energy; the paper's "
                         "below")
 
@@ -156,32 +156,33 @@ def _level_table(rows: Sequence[Row], columns: Columns, key: str, value: Callabl
     sigmas = list(dict.fromkeys(point["sigma"] for row in rows for point in row.metrics[key]))
     lines = []
     for row in rows:
-        found = [[value(point) for point in row.metrics[key] if point["sigma"] == sigma] for sigma in sigmas]
-        lines.append([*_line(row, columns), *(format(fmean(each), form) if each else MISSING for each in found)])
+        values = [[value(point) for point in row.metrics[key] if point["sigma"] == sigma] for sigma in sigmas]
+        lines.append([*_line(row, columns), *(format(fmean(each), form) if each else MISSING for each in values)])
     return Table([*columns, *(f"σ = {sigma:.3g}" for sigma in sigmas)], lines, caption)
 
 
-def _pivot(found: Mapping[str, Sequence[Row]], head: str, keys: Mapping[Any, str], key_of: Callable[[Row], Any],
+def _pivot(by_dataset: Mapping[str, Sequence[Row]], head: str, keys: Mapping[Any, str], key_of: Callable[[Row], Any],
            value: Callable[[Row], float], form: str, numbers: Mapping[str, Mapping[Any, float]], caption: str,
            mark_best: bool = False) -> Table:
     """One line per key, one column per dataset; the paper's number is the note."""
-    mine = {(key_of(row), dataset): value(row) for dataset, rows in found.items() for row in rows}
+    values = {(key_of(row), dataset): value(row) for dataset, rows in by_dataset.items() for row in rows}
 
     def cell(key: Any, dataset: str) -> Cell | str:
-        if (key, dataset) not in mine:
+        if (key, dataset) not in values:
             return MISSING
-        theirs = numbers.get(dataset, {}).get(key)
-        return Cell(format(mine[key, dataset], form), note="" if theirs is None else f"paper {theirs:{form}}",
-                    strong=mark_best and mine[key, dataset] == max(map(value, found[dataset])))
+        number = numbers.get(dataset, {}).get(key)
+        return Cell(format(values[key, dataset], form), note="" if number is None else f"paper {number:{form}}",
+                    strong=mark_best and values[key, dataset] == max(map(value, by_dataset[dataset])))
 
-    return Table([head, *found], [[text, *(cell(key, d) for d in found)] for key, text in keys.items()], caption)
+    lines = [[text, *(cell(key, dataset) for dataset in by_dataset)] for key, text in keys.items()]
+    return Table([head, *by_dataset], lines, caption)
 
 
-def _ablation(found: Mapping[str, Sequence[Row]], option: str, values: Sequence[float], head: str,
+def _ablation(by_dataset: Mapping[str, Sequence[Row]], option: str, keys: Sequence[float], head: str,
               numbers: Mapping[str, Mapping[float, float]], caption: str) -> Table:
     """r2 by the value of an option; the best of each dataset is marked."""
-    measured = "; ".join(f"{dataset}: {limits(rows[0])}" for dataset, rows in found.items())
-    return _pivot(found, head, {value: f"{value:g}" for value in values}, lambda row: row.options.get(option, 0.0),
+    measured = "; ".join(f"{dataset}: {limits(rows[0])}" for dataset, rows in by_dataset.items())
+    return _pivot(by_dataset, head, {key: f"{key:g}" for key in keys}, lambda row: row.options.get(option, 0.0),
                   lambda row: row.r2["mean"], ".3f", numbers, f"{caption} ({measured})", mark_best=True)
 
 
@@ -193,9 +194,9 @@ def _to_exact(rows: Sequence[Row], option: str, head: str, exact_name: str, form
     def gap(row: Row) -> Cell | str:
         if option not in row.options or row.settings["dataset"] not in exact:
             return MISSING
-        found = difference(row, exact[row.settings["dataset"]])
-        return Cell(f"{found.mean:+{form}}", note=f"{found.low:+{form}} … {found.high:+{form}}",
-                    shade=found.mean / shade if shade else None)
+        interval = difference(row, exact[row.settings["dataset"]])
+        return Cell(f"{interval.mean:+{form}}", note=f"{interval.low:+{form}} … {interval.high:+{form}}",
+                    shade=interval.mean / shade if shade else None)
 
     return {"data": "{0.settings[dataset]}", head: lambda row: str(row.options.get(option, exact_name)),
             "r2": "{0.r2[mean]:.3f}", "difference": gap}
