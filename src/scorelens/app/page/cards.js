@@ -19,7 +19,7 @@ export function cardsView(root, session, actions) {
     const { state } = scene;
     heading.textContent = `Step ${state.step + 1} of ${state.steps}, ${sigmaText(scene.sigma)}`;
     note.textContent = (state.picture === null
-      ? `Each model follows its own trajectory from the noise of seed ${state.seed}; this is its prediction now. `
+      ? `Each model follows its own trajectory from the noise of seed ${state.seed}; this is its prediction at this step. `
       : "Your picture with noise of this level, and each model's prediction of the clean image in one step. ")
       + `r² and difference (blue: darker, red: lighter) are relative to ${scene.label(state.reference)}. Click a `
       + "pixel to see its sensitivity fields.";
