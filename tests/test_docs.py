@@ -15,7 +15,7 @@ from tools.pages import performance_page, with_tables, zoo_cards, zoo_page
 from tools.results_page import results_page
 
 from scorelens import DENOISERS
-from scorelens.paper.cells import Place, measure_cell
+from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.runner import cell_of
 
@@ -65,7 +65,7 @@ def test_three_committed_rows_come_out_again():
     digits = [row for row in results() if row.settings["dataset"] == "digits"]
     dice = random.Random(hashlib.sha256((RESULTS / "bench.jsonl").read_bytes()).hexdigest())
     for row in dice.sample(digits, 3):
-        found = measure_cell(cell_of(row), Place(torch.device("cpu")))
+        found = measure_cell(cell_of(row), Resources(torch.device("cpu")))
         assert set(found.metrics) == set(row.metrics), row.name
         assert found.context["noise"] == row.noise and found.context["data"] == row.data, row.name
         for key in ("r2", "mse", "novelty_mse", "path", "levels", "fields", "precision", "recall"):

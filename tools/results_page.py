@@ -55,8 +55,7 @@ def results_page(rows: list[Row]) -> str:
     for name, preset in PRESETS.items():
         if not found.of(name):
             continue
-        where = f"In the paper: {preset.paper}." if preset.paper else "Not in the paper."
-        parts.append(f"## {preset.title}\n\n{preset.question} {where}\n")
+        parts.append(f"## {preset.title}\n\n{preset.question} {preset.source}\n")
         for block in VIEWS[name](found, name):
             if isinstance(block, Table):
                 parts.append(f"{block.caption}:\n\n{markdown(block.header, plain_rows(block))}\n")

@@ -55,10 +55,10 @@ def error_of(answer, status):
 
 
 def test_a_walk_comes_line_by_line(port):
-    status, body, _ = ask(port, "POST", "/api/walk", WALK)
+    status, body, _ = ask(port, "POST", "/api/trajectory", WALK)
     kinds = [(line["kind"], line.get("model")) for line in lines(body) if line["kind"] != "stage"]
     assert status == 200
-    assert kinds == [("moment", "locality")] * 5 + [("nearest", "locality")] + [("moment", "wiener")] * 5 + [
+    assert kinds == [("prediction", "locality")] * 5 + [("nearest", "locality")] + [("prediction", "wiener")] * 5 + [
         ("nearest", "wiener")]
 
 
@@ -98,14 +98,14 @@ def test_nothing_else_is_served(port, path):
     (b" " * (2**21 + 1), 413, "too large"),
 ])
 def test_a_bad_question_is_answered_in_a_sentence(port, question, status, says):
-    assert says in error_of(ask(port, "POST", "/api/walk", question), status)
+    assert says in error_of(ask(port, "POST", "/api/trajectory", question), status)
 
 
 def test_what_goes_wrong_on_the_way_is_a_line(port):
     """The answer has begun by then: its status cannot tell any more."""
     (line,) = lines(ask(port, "POST", "/api/fields", {**WALK, "step": 9, "pixel": [0, 0]})[1])
     assert line["kind"] == "failure" and "no step 10" in line["error"]
-    body = ask(port, "POST", "/api/walk", {**WALK, "picture": "AAAA"})[1]
+    body = ask(port, "POST", "/api/trajectory", {**WALK, "picture": "AAAA"})[1]
     assert {line["error"] for line in lines(body) if line["kind"] == "failure"} == {
         "the picture has 3 bytes, but the images here have 64; upload it again"}
 
@@ -116,8 +116,8 @@ def test_uploads(port):
     status, body, _ = ask(port, "POST", "/api/picture", stream.getvalue())
     assert status == 200
     picture = json.loads(body)["picture"]
-    status, body, _ = ask(port, "POST", "/api/walk", {**WALK, "picture": picture})
-    assert [line["picture_mse"] >= 0 for line in lines(body) if line["kind"] == "moment"] == [True] * 10
+    status, body, _ = ask(port, "POST", "/api/trajectory", {**WALK, "picture": picture})
+    assert [line["picture_mse"] >= 0 for line in lines(body) if line["kind"] == "prediction"] == [True] * 10
 
 
 @pytest.mark.parametrize(("data", "status", "says"), [
@@ -164,7 +164,7 @@ def test_a_token_lets_in_under_any_name_and_nobody_else(session):
             assert status == 401 and b"needs the token" in body
         for path in ("/?token=geheim", "/app.js", "/api/session?token=geheim"):
             assert ask(port, "GET", path, Host="lab.example")[0] == 200
-        assert ask(port, "POST", "/api/walk", WALK)[0] == 401
+        assert ask(port, "POST", "/api/trajectory", WALK)[0] == 401
 
 
 def test_fifty_parallel_requests(session, monkeypatch):
@@ -175,11 +175,11 @@ def test_fifty_parallel_requests(session, monkeypatch):
     with serving(session, jobs=jobs) as port, ThreadPoolExecutor(50) as clients:
         before = _memory()
         asked = [{**WALK, "models": WALK["models"][:1], "seed": 100 + k} for k in range(50)]
-        answers = list(clients.map(lambda question: ask(port, "POST", "/api/walk", question), asked))
+        answers = list(clients.map(lambda question: ask(port, "POST", "/api/trajectory", question), asked))
         assert _memory() - before < 100 * 2**20
     assert [status for status, _, _ in answers] == [200] * 50
     for _, body, _ in answers:
-        assert [line["kind"] for line in lines(body) if line["kind"] != "stage"] == ["moment"] * 5 + ["nearest"]
+        assert [line["kind"] for line in lines(body) if line["kind"] != "stage"] == ["prediction"] * 5 + ["nearest"]
     assert len({body for _, body, _ in answers}) == 50  # to each his own noise
     assert slow.most == 2 and jobs._open == 0
 
@@ -188,15 +188,15 @@ def test_too_many_are_told_to_come_back(session, monkeypatch):
     slow = Slow(0.5)
     monkeypatch.setattr(session, "denoiser", lambda one: slow)
     with serving(session, jobs=Jobs(workers=1, limit=1)) as port:
-        first = threading.Thread(target=ask, args=(port, "POST", "/api/walk", {**WALK, "seed": 200}))
+        first = threading.Thread(target=ask, args=(port, "POST", "/api/trajectory", {**WALK, "seed": 200}))
         first.start()
         until(lambda: slow.active)
-        answer = ask(port, "POST", "/api/walk", {**WALK, "seed": 201})
+        answer = ask(port, "POST", "/api/trajectory", {**WALK, "seed": 201})
         assert "busy" in error_of(answer, 503) and answer[2]["retry-after"] == "1"
         assert "busy" in error_of(ask(port, "POST", "/api/picture", b"x"), 503)
         slow.seconds = 0
         first.join()
-        assert ask(port, "POST", "/api/walk", {**WALK, "seed": 201})[0] == 200
+        assert ask(port, "POST", "/api/trajectory", {**WALK, "seed": 201})[0] == 200
 
 
 def test_a_closed_tab_ends_its_computation_in_mid_step(session, monkeypatch):
@@ -204,7 +204,7 @@ def test_a_closed_tab_ends_its_computation_in_mid_step(session, monkeypatch):
     monkeypatch.setattr(session, "denoiser", lambda one: slow)
     with serving(session, jobs=jobs) as port:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
-        connection.request("POST", "/api/walk", json.dumps({**WALK, "seed": 300}))
+        connection.request("POST", "/api/trajectory", json.dumps({**WALK, "seed": 300}))
         answer = connection.getresponse()
         done = 0.0
         while not 0 < done < 1:  # it tells how far the first step is
@@ -214,7 +214,7 @@ def test_a_closed_tab_ends_its_computation_in_mid_step(session, monkeypatch):
         until(lambda: not slow.active and jobs._open == 0, seconds=3)
         assert slow.finished == 0
         slow.seconds = 0
-        assert ask(port, "POST", "/api/walk", {**WALK, "seed": 301})[0] == 200  # the others are not harmed
+        assert ask(port, "POST", "/api/trajectory", {**WALK, "seed": 301})[0] == 200  # the others are not harmed
 
 
 def test_only_this_machine_unless_asked():

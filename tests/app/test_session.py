@@ -12,10 +12,9 @@ from PIL import Image
 import scorelens
 from scorelens import ScorelensError, progress
 from scorelens.app.jobs import Job
-from scorelens.app.messages import Failure, Field, Moment, Nearest, Stage, encode
+from scorelens.app.messages import Failure, Field, Nearest, Prediction, Stage, encode
 from scorelens.app.pictures import read_picture
-from scorelens.app.recent import Recent
-from scorelens.app.session import Session, Start
+from scorelens.app.session import LRUCache, Session, Start
 from scorelens.data.images import to_uint8
 
 DENOISERS = ["optimal", "wiener", "locality:threshold=0.05", "ls:patch_size=4", "kernel:bandwidth=0.3"]
@@ -42,7 +41,7 @@ def told(messages, kind):
 
 def test_walks_are_those_of_the_public_functions(session, images):
     network, locality = choices(session, "digits-unet", "locality", locality={"threshold": 0.1})
-    moments = told(session.compare([locality], network, Start(seed=3)), Moment)
+    moments = told(session.compare([locality], network, Start(seed=3)), Prediction)
     noise, sigmas = scorelens.seeded_noise(images.shape, [3]), scorelens.ddim_sigmas(10)
     with torch.no_grad():
         ours = scorelens.sample(scorelens.build_denoiser("locality", images, threshold=0.1), noise, sigmas)
@@ -59,7 +58,7 @@ def test_walks_are_those_of_the_public_functions(session, images):
 def test_the_nearest_images_are_those_of_the_prediction_as_it_is_shown(session, images):
     (wiener,) = choices(session, "wiener")
     messages = list(session.compare([wiener], wiener, Start(seed=1)))
-    (nearest,), moments = told(messages, Nearest), told(messages, Moment)
+    (nearest,), moments = told(messages, Nearest), told(messages, Prediction)
     assert max(moment.x0_hat.abs().max() for moment in moments) > 1.02
     found = scorelens.novelty(torch.stack([moment.x0_hat.clamp(-1, 1) for moment in moments]), images)
     assert [indices[0] for indices in nearest.indices] == found.index.tolist()
@@ -73,7 +72,7 @@ def test_a_picture_is_noised_and_denoised_at_every_level(session, images):
     picture = images.pixels[7]
     network, wiener = choices(session, "digits-unet", "wiener")
     start = Start(seed=2, steps=5, picture=picture.tobytes())
-    moments = told(session.compare([network, wiener], network, start), Moment)
+    moments = told(session.compare([network, wiener], network, start), Prediction)
     x0, eps = images[[7]], scorelens.seeded_noise(images.shape, [2])
     model = scorelens.build_denoiser("wiener", images)
     for moment in moments[5:]:
@@ -102,7 +101,7 @@ def test_a_model_that_fails_says_why_and_the_others_go_on(session):
     network, *models = choices(session, "digits-unet", "ls", "wiener")  # a window of 4 pixels has no centre
     messages = list(session.compare(models, network, Start(steps=5)))
     assert [(failure.model, "even" in failure.error) for failure in told(messages, Failure)] == [("ls", True)]
-    assert {moment.model for moment in told(messages, Moment)} == {"wiener"}
+    assert {moment.model for moment in told(messages, Prediction)} == {"wiener"}
     (failure,) = told(session.fields(models, network, Start(steps=5), 2, (0, 0)), Failure)
     assert failure.model == "ls"
 
@@ -150,14 +149,14 @@ def test_what_was_walked_is_walked_once(images, monkeypatch):
     monkeypatch.setattr(session, "denoiser", lambda one: lambda z, sigma: calls.append(sigma) or z / (1 + sigma))
     (wiener,) = choices(session, "wiener")
     for _ in range(3):
-        assert len(told(session.compare([wiener], wiener, Start(steps=5)), Moment)) == 5
+        assert len(told(session.compare([wiener], wiener, Start(steps=5)), Prediction)) == 5
     assert len(calls) == 5
-    assert len(told(session.compare([wiener], wiener, Start(seed=1, steps=5)), Moment)) == 5
+    assert len(told(session.compare([wiener], wiener, Start(seed=1, steps=5)), Prediction)) == 5
     assert len(calls) == 10
 
 
 def test_no_more_is_kept_than_fits():
-    kept = Recent(10, len)
+    kept = LRUCache(10, len)
     for k in range(8):
         kept.put(k, "xxx")
         kept.get(0)
@@ -180,9 +179,9 @@ def test_a_point_outside_is_refused(session):
 
 
 def test_lines_hold_finite_numbers_and_whole_arrays():
-    moment = Moment("m", 0, 1.0, torch.tensor([1.5, -2.0]), torch.zeros(1), math.nan, math.inf, None)
+    moment = Prediction("m", 0, 1.0, torch.tensor([1.5, -2.0]), torch.zeros(1), math.nan, math.inf, None)
     line = json.loads(encode(moment))
-    assert (line["kind"], line["r2"], line["mse"], line["picture_mse"]) == ("moment", None, None, None)
+    assert (line["kind"], line["r2"], line["mse"], line["picture_mse"]) == ("prediction", None, None, None)
     assert line["z"] == "AADAPwAAAMA="  # 0x3fc00000, 0xc0000000, little-endian
 
 

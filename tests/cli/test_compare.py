@@ -103,7 +103,7 @@ def test_other_data_than_the_networks_own_are_noted(tmp_path, capsys):
     (["--reference", REFERENCE, "--label", "3"], "class"),
     (["--reference", REFERENCE, "--resolution", "16"], "16"),
     (["--reference", REFERENCE, "--channels", "3"], "3 x 8 x 8"),
-    (["--reference", REFERENCE, "--denoisers", "wiener"], "--denoisers is called --model now"),
+    (["--reference", REFERENCE, "--denoisers", "wiener"], "--denoisers is now called --model"),
     (["--reference", "nowhere/at/all"], "no folder")])
 def test_mistakes_end_in_one_line_and_no_folder(argv, says, capsys, tmp_path):
     assert main(["compare", *DATA, *argv]) == 2

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from scorelens.cli.parser import main
-from scorelens.cli.plans import phase_table
+from scorelens.cli.sample import phase_table
 from scorelens.data.images import to_uint8
 from scorelens.noise import seeded_noise
 from scorelens.results import read_rows

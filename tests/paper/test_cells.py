@@ -10,12 +10,12 @@ import torch
 import scorelens
 from scorelens.networks.zoo import zoo_folder
 from scorelens.paper import cells as paper_cells
-from scorelens.paper.cells import Place, measure_cell
+from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import Cell, method
 from scorelens.paper.runner import run_cell
 from scorelens.posterior import sampled
 
-PLACE = Place(torch.device("cpu"))
+RESOURCES = Resources(torch.device("cpu"))
 DIGITS = ("digits", (("split", "train"),))
 WIENER = Cell("samples", "digits", method("wiener"), 3, data=DIGITS, reference="digits-unet", steps=5, seed=40)
 GRID = [800, 600, 400, 200, 0]  # five of a thousand steps
@@ -42,7 +42,7 @@ def test_samples_are_compared_from_the_same_noise():
                                               scorelens.load_network("digits-unet")))
     spread = (network - network.mean(dim=(1, 2, 3), keepdim=True)).square().mean(dim=(1, 2, 3))
     apart = (ours - network).square().mean(dim=(1, 2, 3))
-    row = measure_cell(WIENER, PLACE).metrics
+    row = measure_cell(WIENER, RESOURCES).metrics
     assert row["each"]["mse"] == pytest.approx(apart.tolist(), rel=1e-4)
     assert row["each"]["r2"] == pytest.approx((1 - apart / spread).tolist(), rel=1e-4)
     assert [step["sigma"] for step in row["path"]] == pytest.approx(levels(), rel=1e-5)
@@ -65,18 +65,18 @@ def test_a_tolerance_is_held_against_the_exact_plan(monkeypatch):
 
     prediction = last(rough_step, scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
     network = last(scorelens.load_network("digits-unet"), scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
-    row = measure_cell(rough, PLACE).metrics
+    row = measure_cell(rough, RESOURCES).metrics
     assert 0.001 < row["rms"] < 0.1 and row["rms"] == pytest.approx(max(errors), rel=1e-2)
     assert row["compared"] < 1 and row["compared"] == pytest.approx(sum(compared) / len(compared))
     assert row["each"]["mse"] == pytest.approx((prediction - network).square().mean(dim=(1, 2, 3)).tolist(), rel=1e-3)
-    without = measure_cell(exact, PLACE).metrics
+    without = measure_cell(exact, RESOURCES).metrics
     assert without["rms"] == 0 and without["compared"] == 1
     assert without["seconds_per_image"] == without["exact_seconds_per_image"] > 0
-    assert without["each"] == measure_cell(replace(exact, kind="samples"), PLACE).metrics["each"] != row["each"]
+    assert without["each"] == measure_cell(replace(exact, kind="samples"), RESOURCES).metrics["each"] != row["each"]
 
 
 def test_errors_on_held_out_images():
-    row = measure_cell(replace(WIENER, kind="heldout"), PLACE).metrics
+    row = measure_cell(replace(WIENER, kind="heldout"), RESOURCES).metrics
     x0 = scorelens.load_images("digits", split="test")[:3]
     noise = scorelens.seeded_noise((1, 8, 8), [40, 41, 42])
     wiener = scorelens.build_denoiser("wiener", scorelens.load_images("digits", split="train"))
@@ -87,16 +87,16 @@ def test_errors_on_held_out_images():
 
 def test_where_nothing_is_held_out_there_is_an_error():
     with pytest.raises(scorelens.ScorelensError, match="nothing is held out"):
-        measure_cell(replace(WIENER, kind="heldout", data=("digits", (("split", "all"),))), PLACE)
+        measure_cell(replace(WIENER, kind="heldout", data=("digits", (("split", "all"),))), RESOURCES)
 
 
 def test_networks_of_ones_own_folder_come_first(tmp_path):
     shutil.copytree(zoo_folder("digits-unet-x0"), tmp_path / "digits-unet")
     cell = replace(WIENER, method=method("another seed"))
-    found = measure_cell(cell, Place(PLACE.device, networks=tmp_path)).context
+    found = measure_cell(cell, Resources(RESOURCES.device, networks=tmp_path)).context
     assert found["network"]["prediction_type"] == "sample" and found["network"]["weights"] == scorelens.load_network(
         "digits-unet-x0").describe()["weights"]
-    assert measure_cell(cell, PLACE).context["network"]["prediction_type"] == "epsilon"
+    assert measure_cell(cell, RESOURCES).context["network"]["prediction_type"] == "epsilon"
 
 
 def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
@@ -107,5 +107,5 @@ def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
 
     monkeypatch.setattr(paper_cells, "_sample", stopped)
     (tmp_path / "pictures").mkdir()
-    row = run_cell(WIENER, tmp_path, PLACE)
+    row = run_cell(WIENER, tmp_path, RESOURCES)
     assert row.metrics["seconds_per_image"] == 10 and 0 < row.seconds < 60

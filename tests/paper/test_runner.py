@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from scorelens.paper.cells import Place
+from scorelens.paper.cells import Resources
 from scorelens.paper.presets import Cell, cells_of, method
 from scorelens.paper.runner import ROWS, cell_of, run_cells
 from scorelens.results import read_rows
 
 DIGITS = ("digits", (("split", "train"),))
-PLACE = Place(torch.device("cpu"))
+RESOURCES = Resources(torch.device("cpu"))
 SLOW_TO_IMPORT = ["diffusers.models", "diffusers.models.unets.unet_2d", "diffusers.schedulers", "sklearn.datasets"]
 TIMES = {"seconds": 0.0, "started": "", "peak_memory_bytes": None, "environment": {}}
 
@@ -37,7 +37,7 @@ def numbers(rows):
 def run_alone(folder, wanted):
     """In a process of its own, with one thread: it may be killed."""
     torch.set_num_threads(1)
-    list(run_cells(wanted, Path(folder), PLACE))
+    list(run_cells(wanted, Path(folder), RESOURCES))
 
 
 def test_a_run_killed_ten_times_gives_the_same_rows(tmp_path):
@@ -75,30 +75,30 @@ def test_a_run_killed_ten_times_gives_the_same_rows(tmp_path):
 def test_a_failing_cell_is_a_row_and_the_run_goes_on(tmp_path):
     bad = Cell("samples", "digits", method("locality", threshold=-1), 2, data=DIGITS, reference="digits-unet", steps=2)
     missing = Cell("samples", "nowhere", method("wiener"), 2, data=("npz:nowhere.npz", ()), reference="digits-unet")
-    rows = list(run_cells([bad, missing, *cells("wiener")], tmp_path, PLACE))
+    rows = list(run_cells([bad, missing, *cells("wiener")], tmp_path, RESOURCES))
     assert "threshold" in rows[0].failed and "nowhere.npz" in rows[1].failed
     assert "r2" in rows[2].metrics and not rows[2].failed
-    again = list(run_cells([bad, *cells("wiener")], tmp_path, PLACE))
+    again = list(run_cells([bad, *cells("wiener")], tmp_path, RESOURCES))
     assert again[0].started == rows[0].started and again[1] == read_rows(tmp_path / ROWS)[2]
 
 
 def test_failures_are_tried_again_when_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     digits = Cell("samples", "mine", method("wiener"), 2, data=("npz:mine.npz", ()), reference="digits-unet", steps=2)
-    assert next(run_cells([digits], tmp_path, PLACE)).failed
+    assert next(run_cells([digits], tmp_path, RESOURCES)).failed
     import numpy as np
 
     import scorelens
 
     np.savez(tmp_path / "mine.npz", images=scorelens.load_images("digits").pixels[:50, 0])
-    assert next(run_cells([digits], tmp_path, PLACE)).failed
-    assert "r2" in next(run_cells([digits], tmp_path, PLACE, retry=True)).metrics
+    assert next(run_cells([digits], tmp_path, RESOURCES)).failed
+    assert "r2" in next(run_cells([digits], tmp_path, RESOURCES, retry=True)).metrics
     assert len(read_rows(tmp_path / ROWS)) == 1
 
 
 def test_a_row_has_all_that_its_cell_needs(tmp_path):
     (cell,) = cells("locality", threshold=0.05)
-    list(run_cells([cell], tmp_path, PLACE))
+    list(run_cells([cell], tmp_path, RESOURCES))
     (row,) = read_rows(tmp_path / ROWS)
     each, path = row.metrics["each"]["r2"], row.metrics["path"]
     assert cell_of(row) == cell and len(each) == cell.num and len(path) == cell.steps
@@ -111,8 +111,8 @@ def test_rows_do_not_depend_on_the_company_of_their_cell(tmp_path):
     """The reference's path is shared within a run; alone or among others, a cell finds the same."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
-    both = numbers(run_cells(cells("wiener", "optimal"), tmp_path / "a", PLACE))
-    assert numbers(run_cells(cells("optimal"), tmp_path / "b", PLACE)) == both[1:]
+    both = numbers(run_cells(cells("wiener", "optimal"), tmp_path / "a", RESOURCES))
+    assert numbers(run_cells(cells("optimal"), tmp_path / "b", RESOURCES)) == both[1:]
 
 
 @pytest.mark.parametrize("kind", ["heldout", "fields", "quality"])
@@ -120,7 +120,7 @@ def test_every_other_kind_of_cell(tmp_path, kind):
     preset = {"heldout": "held-out", "fields": "sensitivity", "quality": "self-attention"}[kind]
     wanted = list(cells_of(preset, datasets=["digits"]))[:2]
     small = [Cell(**{**vars(cell), "num": 8, "steps": 3}) for cell in wanted]
-    rows = list(run_cells(small, tmp_path, PLACE))
+    rows = list(run_cells(small, tmp_path, RESOURCES))
     assert not any(row.failed for row in rows), rows
     if kind == "heldout":
         assert [level["mse"]["mean"] for level in rows[0].metrics["levels"]] == sorted(

@@ -9,7 +9,7 @@ import torch
 
 import scorelens
 from scorelens.paper import presets as specs
-from scorelens.paper.cells import Place
+from scorelens.paper.cells import Resources
 from scorelens.paper.presets import PRESETS, cells_of
 from scorelens.paper.results import Results
 from scorelens.paper.runner import ROWS, run_cells
@@ -31,7 +31,8 @@ def run(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(specs.SCALES, "cpu", SMALL)
         cells = [cell for preset in PRESETS for cell in cells_of(preset, datasets=["digits"])]
-        list(run_cells([replace(cell, steps=3) for cell in dict.fromkeys(cells)], folder, Place(torch.device("cpu"))))
+        short = [replace(cell, steps=3) for cell in dict.fromkeys(cells)]
+        list(run_cells(short, folder, Resources(torch.device("cpu"))))
         results = Results(read_rows(folder / ROWS))
         write_bench(results, folder, "scorelens bench run digits")
         yield folder, results
@@ -98,7 +99,7 @@ def test_ones_own_data_are_escaped(tmp_path):
         patch.setitem(specs.SCALES, "cpu", SMALL)
         cells = [replace(cell, steps=2) for cell in cells_of("table1", own=own)
                  if cell.method.denoiser in ("wiener", "optimal")]
-        list(run_cells(cells, tmp_path, Place(torch.device("cpu"))))
+        list(run_cells(cells, tmp_path, Resources(torch.device("cpu"))))
         results = Results(read_rows(tmp_path / ROWS), own=own)
         assert not results.failed and len(results.of("table1")) == 1
         page = write_bench(results, tmp_path, f"--data {source}").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
@@ -11,25 +12,14 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec, parse_specs
 from scorelens.types import ScorelensError, Shape
-from scorelens.validation import unknown
 
 Value = float | int | str
 THRESHOLDS = (0.001, 0.002, 0.003, 0.005, 0.007, 0.01, 0.015, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7)
 BANDWIDTHS: tuple[Value, ...] = ("auto", *(round(0.05 * k, 2) for k in range(21)))
-
-
-def patch_sizes(shape: Shape) -> list[int]:
-    """All odd sizes up to the image's, and one that covers the image from every pixel."""
-    side = max(shape[1:])
-    return [*range(1, side + 1, 2), 2 * side - 1]
-
-
 CONTROLS: dict[str, Callable[[Shape], Sequence[Value]]] = {
-    "threshold": lambda shape: THRESHOLDS,
-    "bandwidth": lambda shape: BANDWIDTHS,
-    "patch_size": patch_sizes,
-    "softmax": lambda shape: ("exact", "batch-mean"),
-}
+    "threshold": lambda shape: THRESHOLDS, "bandwidth": lambda shape: BANDWIDTHS,
+    "patch_size": lambda shape: [*range(1, max(shape[1:]) + 1, 2), 2 * max(shape[1:]) - 1],  # the last one covers all
+    "softmax": lambda shape: ("exact", "batch-mean")}
 
 
 @dataclass(frozen=True)
@@ -83,31 +73,16 @@ def list_models(images: ImageSet, denoisers: Iterable[str], networks: Iterable[s
     return models
 
 
-def choose_model(models: Mapping[str, Model], name: str, options: Mapping[str, Value]) -> Choice:
-    """The model with these options, the others at their initial values; only listed values are allowed."""
-    if name not in models:
-        raise unknown("model", name, models)
-    controls = {control.name: control for control in models[name].controls}
-    for option, value in options.items():
-        if option not in controls:
-            raise unknown(f"option of {name}", option, controls)
-        if value not in controls[option].values:
-            raise ScorelensError(f"{name}: {option} cannot be {value!r} here; it must be one of "
-                                 f"{', '.join(map(str, controls[option].values))}")
-    return Choice(models[name], tuple((key, options.get(key, control.value)) for key, control in controls.items()))
-
-
 def _controls(spec: Spec, shape: Shape) -> list[Control]:
     known = denoiser_options(spec.name)
-    values = {name: spec.options.get(name, known[name].default) for name in CONTROLS if name in known}
-    return [Control(name, _sorted([*CONTROLS[name](shape), value]), value) for name, value in values.items()]
+    initial = {name: spec.options.get(name, known[name].default) for name in CONTROLS if name in known}
+    distinct = {name: dict.fromkeys([*CONTROLS[name](shape), value]) for name, value in initial.items()}
+    return [Control(name, sorted(distinct[name], key=_rank), value) for name, value in initial.items()]
 
 
-def _sorted(values: Iterable[Value]) -> list[Value]:
-    """The distinct values: strings first, in their order, then numbers by size."""
-    distinct = dict.fromkeys(values)
-    strings = [value for value in distinct if isinstance(value, str)]
-    return [*strings, *sorted(value for value in distinct if not isinstance(value, str))]
+def _rank(value: Value) -> float:
+    """Sorts strings first, in their order, then numbers."""
+    return -math.inf if isinstance(value, str) else value
 
 
 def _unique(name: str, taken: Mapping[str, object]) -> str:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 
 from scorelens import progress
-from scorelens.app.messages import Failure, Message, Moment, Stage, encode, internal_error
+from scorelens.app.messages import Failure, Message, Prediction, Stage, encode, internal_error
 from scorelens.types import ScorelensError
 
 WORKERS = 2  # a slow step in one tab does not block another tab
@@ -55,8 +55,8 @@ class Job:
                 return lines or None
             if isinstance(message, Stage):
                 self._stage = message
-            elif isinstance(message, Moment):
-                self._stage = replace(self._stage, done=message.step + 1, doing="walking")
+            elif isinstance(message, Prediction):
+                self._stage = replace(self._stage, done=message.step + 1, activity="trajectory")
             lines += encode(message)
         return lines
 

@@ -15,16 +15,16 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Stage:
-    """Progress of a model; `done` steps are complete, perhaps a fraction."""
+    """Progress of a model: the number of complete steps, plus the fraction of the current one."""
 
     model: str
     done: float
     steps: int
-    doing: Literal["preparing", "walking", "looking"] = "walking"
+    activity: Literal["preparing", "trajectory", "field"] = "trajectory"
 
 
 @dataclass(frozen=True, eq=False)
-class Moment:
+class Prediction:
     """One step of one model: its input, its prediction, and the prediction's distance to the reference."""
 
     model: str
@@ -66,7 +66,7 @@ class Failure:
     model: str | None = None
 
 
-Message = Stage | Moment | Nearest | Field | Failure
+Message = Stage | Prediction | Nearest | Field | Failure
 
 
 def encode(message: Message) -> bytes:

@@ -91,7 +91,7 @@ def create_app(session: Session, token: str | None = None, jobs: Jobs | None = N
         limits = {"bytes": MAX_BYTES, "pixels": MAX_PIXELS}
         return {**session.describe(), "limits": limits, "version": version("scorelens")}
 
-    @app.post("/api/walk")
+    @app.post("/api/trajectory")
     async def compare(request: Request) -> Response:
         query = CompareRequest.model_validate_json(await read_body(request, MAX_REQUEST))
         return MessageStream(jobs, session.compare(*query.choices(session), query.start()))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from scorelens.analysis.fields import cosine, radius, wiener_fields
 from scorelens.analysis.models import build_spec
-from scorelens.app.catalog import Choice, Value, choose_model, list_models
-from scorelens.app.messages import Failure, Field, Message, Moment, Nearest, Stage
-from scorelens.app.recent import Recent
+from scorelens.app.catalog import Choice, Value, list_models
+from scorelens.app.messages import Failure, Field, Message, Nearest, Prediction, Stage
 from scorelens.data.images import ImageSet, to_floats, to_uint8
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
@@ -30,13 +29,14 @@ from scorelens.sampling import Step, trajectory
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import wide_dtype
+from scorelens.validation import unknown, wide_dtype
 
 STEPS = (5, 10, 20, 50)  # the grid sizes that a request can choose from
 NEIGHBOURS = 3  # nearest training images per prediction
 TRAJECTORY_BYTES = 64 * 2**20  # of cached trajectories
 MASK_BYTES = 2**28  # approximate limit for the masks of denoisers built with earlier options
 WIENER = Spec("wiener")  # its field is the Wiener row, which is always shown
+V = TypeVar("V")
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,31 @@ class Start:
             raise ScorelensError(f"the seed must be from 0 to {2**32 - 1}, not {self.seed}")
 
 
+class LRUCache(Generic[V]):
+    """Recently used values, thread-safe; `size` measures a value, `limit` bounds the sum."""
+
+    def __init__(self, limit: int, size: Callable[[V], int] = lambda value: 1) -> None:
+        self._limit, self._size, self._lock = limit, size, threading.Lock()
+        self._values: dict[Hashable, V] = {}  # the least recently used first
+
+    def get(self, key: Hashable) -> V | None:
+        with self._lock:
+            if key in self._values:
+                self._values[key] = self._values.pop(key)
+            return self._values.get(key)
+
+    def put(self, key: Hashable, value: V) -> None:
+        with self._lock:
+            self._values.pop(key, None)
+            self._values[key] = value
+            total = sum(map(self._size, self._values.values()))
+            while total > self._limit and self._values:
+                total -= self._size(self._values.pop(next(iter(self._values))))
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+
 class Session:
     """The images, the models, and a cache of recent results. Thread-safe."""
 
@@ -65,8 +90,8 @@ class Session:
             model.id: load_network(name, shape=images.shape)
             for model, name in zip(self.models.values(), networks, strict=False)}  # the networks come first
         self._first_network = next(iter(self._networks.values()), None)
-        self._denoisers: Recent[Denoiser] = Recent(len(self.models) + min(16, MASK_BYTES // (10 * images.dim**2)))
-        self._trajectories: Recent[list[Step]] = Recent(TRAJECTORY_BYTES, _bytes)
+        self._denoisers: LRUCache[Denoiser] = LRUCache(len(self.models) + min(16, MASK_BYTES // (10 * images.dim**2)))
+        self._trajectories: LRUCache[list[Step]] = LRUCache(TRAJECTORY_BYTES, _bytes)
         self._building = threading.Lock()
 
     def describe(self) -> dict[str, Any]:
@@ -80,7 +105,17 @@ class Session:
                 "sigmas": {steps: self.sigmas(steps) for steps in STEPS}}
 
     def choose(self, name: str, options: Mapping[str, Value]) -> Choice:
-        return choose_model(self.models, name, options)
+        """The model with these options, the others at their initial values; only listed values are allowed."""
+        if name not in self.models:
+            raise unknown("model", name, self.models)
+        controls = {control.name: control for control in self.models[name].controls}
+        for option, value in options.items():
+            if option not in controls:
+                raise unknown(f"option of {name}", option, controls)
+            if value not in controls[option].values:
+                raise ScorelensError(f"{name}: {option} cannot be {value!r} here; it must be one of "
+                                     f"{', '.join(map(str, controls[option].values))}")
+        return Choice(self.models[name], tuple((key, options.get(key, each.value)) for key, each in controls.items()))
 
     def sigmas(self, steps: int) -> list[float]:
         """The noise levels of the first network's schedule; without a network, the paper's grid."""
@@ -143,7 +178,7 @@ class Session:
                 yield Stage(name, 0, start.steps)
                 for step in self.steps(choice, start):
                     steps.append(step)
-                    yield (self._moment(name, steps, reference_steps, start) if choice in choices
+                    yield (self._prediction(name, steps, reference_steps, start) if choice in choices
                            else Stage(name, len(steps), start.steps))
                 if choice in choices:
                     yield self._nearest(name, torch.cat([step.x0_hat for step in steps]))
@@ -168,7 +203,7 @@ class Session:
         for choice in choices:
             if choice.spec == WIENER:
                 continue
-            yield Stage(choice.model.id, 0, 1, "looking")
+            yield Stage(choice.model.id, 0, 1, "field")
             try:
                 denoiser = self.denoiser(choice)
                 # a formula's field is a small difference of large numbers: float64 where the device has it
@@ -177,13 +212,13 @@ class Session:
             except ScorelensError as error:
                 yield Failure(str(error), choice.model.id)
 
-    def _moment(self, name: str, steps: list[Step], reference_steps: list[Step], start: Start) -> Moment:
+    def _prediction(self, name: str, steps: list[Step], reference_steps: list[Step], start: Start) -> Prediction:
         k, step, x0 = len(steps) - 1, steps[-1], self._picture(start)
         reference = reference_steps[k].x0_hat if k < len(reference_steps) else None
-        return Moment(name, k, step.sigma, step.z[0], step.x0_hat[0],
-                      r2=None if reference is None else r2(step.x0_hat, reference).item(),
-                      mse=None if reference is None else mse(step.x0_hat, reference).item(),
-                      picture_mse=None if x0 is None else mse(step.x0_hat, x0).item())
+        return Prediction(name, k, step.sigma, step.z[0], step.x0_hat[0],
+                          r2=None if reference is None else r2(step.x0_hat, reference).item(),
+                          mse=None if reference is None else mse(step.x0_hat, reference).item(),
+                          picture_mse=None if x0 is None else mse(step.x0_hat, x0).item())
 
     def _nearest(self, name: str, predictions: Tensor) -> Nearest:
         """The nearest images to the predictions as the page shows them, that is, clipped."""

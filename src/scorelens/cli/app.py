@@ -13,20 +13,20 @@ from scorelens.types import ScorelensError
 
 SHOWN = ("optimal", "wiener", "locality:threshold=0.05", "kernel", "ls")
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
-SHUTDOWN = 2  # seconds that open computations have to end in
+SHUTDOWN = 2  # seconds until open computations are stopped
 
 
 def app(images: ImageSet | None = None, *, model: Sequence[str] = SHOWN, reference: Sequence[str] = (),
         host: str = "127.0.0.1", port: int = 8765, allow_remote: bool = False, device: str = "auto") -> None:
-    """Serve the interactive page: trajectories, fields and sliders, of the digits unless other data are given.
+    """Serve the interactive page: trajectories, fields and sliders, on the digits unless other data are given.
 
     Args:
         model: denoisers, with options after a colon (locality:threshold=0.05).
-        reference: networks to compare with, the first of them by default: zoo names, folders saved by diffusers, hub
-            ids. Without any data given: digits-unet.
-        host: the address to serve on; any but this machine's own needs --allow-remote.
-        port: of that address; 0 takes a free one.
-        allow_remote: let other machines in, if they have the token that is printed.
+        reference: networks to compare with (zoo names, folders saved by diffusers, hub ids), the first by default.
+            Without --data: digits-unet.
+        host: the address to serve on; any address but this machine's own needs --allow-remote.
+        port: the port to serve on; 0 chooses a free one.
+        allow_remote: accept requests from other machines that have the printed token.
         device: auto, cuda, mps or cpu.
     """
     token = check_host(host, allow_remote)
@@ -42,9 +42,9 @@ def app(images: ImageSet | None = None, *, model: Sequence[str] = SHOWN, referen
         session = Session(images, model, reference, choose_device(device))
         print(f"{images.name}, {len(images):,} images: {address(host, listener.getsockname()[1], token)}")
         if token is not None:
-            print("warning: other machines can reach this page; whoever has the address above can use this machine's "
-                  "processor, and see the data")
-        print("Ctrl+C ends it", flush=True)
+            print("warning: other machines can reach this page; anyone with the address above can see the data and run "
+                  "computations here")
+        print("Press Ctrl+C to stop", flush=True)
         config = uvicorn.Config(create_app(session, token), log_level="warning", access_log=False, server_header=False,
                                 timeout_graceful_shutdown=SHUTDOWN)
         with suppress(KeyboardInterrupt):
@@ -52,14 +52,14 @@ def app(images: ImageSet | None = None, *, model: Sequence[str] = SHOWN, referen
 
 
 def check_host(host: str, allow_remote: bool) -> str | None:
-    """The token that requests must carry where other machines are let in; none at home."""
+    """The token that requests must carry if other machines are allowed, or None."""
     if host not in LOOPBACK and not allow_remote:
-        raise ScorelensError(f"--host {host} would let other machines in; if that is meant, add --allow-remote")
+        raise ScorelensError(f"--host {host} accepts requests from other machines; to allow them, add --allow-remote")
     return secrets.token_urlsafe(16) if allow_remote else None
 
 
 def address(host: str, port: int, token: str | None) -> str:
-    """What to type into a browser."""
+    """The URL of the page."""
     name = socket.gethostname() if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
     return f"http://{name}:{port}/" + (f"?token={token}" if token else "")
 

@@ -1,4 +1,4 @@
-"""`scorelens calibrate`: patch sizes for the local score models, fitted to a network; interrupted fits resume."""
+"""`scorelens calibrate`: fit the patch sizes of local score models to a network; interrupted fits resume."""
 
 from __future__ import annotations
 

@@ -1,67 +1,74 @@
-"""`scorelens data`: what can be loaded, and what a source holds."""
+"""`scorelens data`: the sources of images, and the statistics of a source."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from scorelens.cli.run_folder import run_folder
+from scorelens.cli.run_folder import output_folder
 from scorelens.data import SOURCES, load_images
 from scorelens.data.images import ImageSet
+from scorelens.files import fresh_folder, write_json
 from scorelens.report.figures import spectra_figure, spectrum
 from scorelens.report.tables import markdown
+from scorelens.results import run_record
 from scorelens.statistics import GaussianStats, fit_gaussian
 
-LEADING = (10, 100, 200)  # components whose share of the variance is printed
+LEADING = (10, 100, 200)  # numbers of components whose share of the variance is printed
 
 
 def list_sources() -> None:
     """List the sources of images that can be loaded."""
-    print(markdown(["source", "what it is"], [[name, source.about] for name, source in SOURCES.items()]))
+    print(markdown(["source", "description"], [[name, source.about] for name, source in SOURCES.items()]))
 
 
 def info(images: ImageSet, *, out: Path | None = None) -> Path:
-    """Show count, shape, fingerprint, mean image and spectrum of a source; returns the folder with the picture.
+    """Show count, shape, fingerprint, mean image and spectrum of a source; returns the folder with the figure.
 
     Args:
-        out: folder for the picture; it must not exist. By default runs/data-info-...
+        out: folder for the figure; it must not exist. By default runs/data-info-...
     """
-    with run_folder("data-info", images.name, out) as run:
-        stats = fit_gaussian(images)
-        shares = energy_shares(stats)
-        run.record.update(data=images.describe(), energy_shares=shares, eigenvalues=stats.eigenvalues.tolist())
-        spectrum(stats.mean.float().view(images.shape), stats.eigenvalues.tolist(), f"{images.name} ({images.split})",
-                 run.folder / "spectrum.png")
-    print(_text(images, stats, shares))
-    print(f"\npicture: {run.final / 'spectrum.png'}")
-    return run.final
+    clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    folder = output_folder("data-info", images.name, out)
+    stats = fit_gaussian(images)
+    shares, eigenvalues = energy_shares(stats), stats.eigenvalues.tolist()
+    with fresh_folder(folder) as partial:
+        spectrum(stats.mean.float().view(images.shape), eigenvalues, f"{images.name} ({images.split})",
+                 partial / "spectrum.png")
+        write_json(partial / "run.json", {"command": "data-info", "data": images.describe(), "energy_shares": shares,
+                                          "eigenvalues": eigenvalues, **run_record(started, clock, "cpu")})
+    print(f"{_text(images, stats, shares)}\n\nfigure: {folder / 'spectrum.png'}")
+    return folder
 
 
 def spectra(sources: Sequence[str], *, root: Path | None = None, limit: int | None = None,
             resolution: int | None = None, out: Path | None = None) -> Path:
-    """Draw the eigenvalue spectra of several sources in one picture; returns its folder.
+    """Draw the eigenvalue spectra of several sources in one figure; returns its folder.
 
     Args:
-        sources: what to load, several names: see scorelens data list.
+        sources: names of sources: see scorelens data list.
         root: the folder of datasets, by default $SCORELENS_DATA.
-        limit: keep only so many images of each.
+        limit: load only this many images of each source.
         resolution: side to scale to.
-        out: folder for the picture; it must not exist. By default runs/data-spectra
+        out: folder for the figure; it must not exist. By default runs/data-spectra
     """
-    found: dict[str, list[float]] = {}
-    with run_folder("data", "spectra", out) as run:
-        for source in sources:
-            images = load_images(source, root=root, limit=limit, resolution=resolution)
-            found[images.name] = fit_gaussian(images).eigenvalues.tolist()
-            run.record.setdefault("data", []).append(images.describe())
-        run.record["eigenvalues"] = found
-        spectra_figure(found, run.folder / "spectra.png")
-    print(f"picture: {run.final / 'spectra.png'}")
-    return run.final
+    clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    folder, eigenvalues, data = output_folder("data", "spectra", out), {}, []
+    for source in sources:
+        images = load_images(source, root=root, limit=limit, resolution=resolution)
+        eigenvalues[images.name] = fit_gaussian(images).eigenvalues.tolist()
+        data.append(images.describe())
+    with fresh_folder(folder) as partial:
+        spectra_figure(eigenvalues, partial / "spectra.png")
+        write_json(partial / "run.json", {"command": "data", "data": data, "eigenvalues": eigenvalues,
+                                          **run_record(started, clock, "cpu")})
+    print(f"figure: {folder / 'spectra.png'}")
+    return folder
 
 
 def energy_shares(stats: GaussianStats) -> dict[int, float]:
-    """Share of sum lambda^2 (the variance) in the first k components, for the leading k that exist."""
+    """The share of the variance in the first k components, for each k in LEADING that exists."""
     values = stats.eigenvalues
     total = values.sum().item() or 1.0
     return {k: values[:k].sum().item() / total for k in LEADING if k <= len(values)}

@@ -1,4 +1,4 @@
-"""`scorelens demo`: what the project is for, on embedded data and networks, in about a minute."""
+"""`scorelens demo`: a comparison on the embedded data and networks, in about a minute."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NETWORKS = ("digits-unet-attention", "digits-unet-x0", "digits-dit-x0")
 
 
 def demo(*, num: int = 128, steps: int = 10, out: Path | None = None) -> Path:
-    """Predict trained networks from the statistics of their data: table, pictures and a page, in about a minute.
+    """Predict trained networks from the statistics of their data: a table, figures and a page, in about a minute.
 
     Args:
         num: number of images per method.

@@ -1,4 +1,4 @@
-"""The flags that say which images a command works on."""
+"""The flags that select the images of a command."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from scorelens.data import ImageSet, add_mark, load_images
 
 
 def load_data(source: str, *, root: Path | None = None, split: str | None = None, limit: int | None = None,
-              seed: int = 0, classes: Sequence[str] | None = None, resolution: int | Sequence[int] | None = None,
+              data_seed: int = 0, classes: Sequence[str] | None = None, resolution: int | Sequence[int] | None = None,
               channels: str | None = None, flips: bool = False, mark: str | None = None, gamma: float = 0.5,
               skip_bad: bool = False, download: bool = False) -> ImageSet:
-    """Load images, and mark them if that is wanted.
+    """Load images, and add a mark to them if one is given.
 
     Args:
         root: the folder of datasets, by default $SCORELENS_DATA.
         split: train, test or all, by default the source's own.
-        limit: keep only so many images, the first of a shuffle.
-        seed: of that shuffle; of the pictures themselves for leaves.
-        classes: keep only these, given by label or name.
-        resolution: side, or HEIGHTxWIDTH, to scale to; cropped at the centre where needed.
+        limit: load only this many images, chosen at random.
+        data_seed: seed of that choice; of the images themselves for leaves.
+        classes: load only these classes, given by label or name.
+        resolution: side, or HEIGHTxWIDTH, to scale to; the centre is cropped if needed.
         channels: 1 or grayscale, 3 or rgb.
-        flips: add the mirror image of each.
+        flips: add the mirror image of each image.
         mark: add this mark to every image in a random colour: a letter, or an image file of the same size.
         gamma: strength of the mark.
-        skip_bad: leave out files that cannot be decoded; the record lists them.
-        download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under the root.
+        skip_bad: skip files that cannot be decoded; the record lists them.
+        download: download the dataset (mnist, fashion-mnist, cifar10) if it is not under the root.
     """
-    images = load_images(source, root=root, split=split, limit=limit, seed=seed, classes=classes,
+    images = load_images(source, root=root, split=split, limit=limit, seed=data_seed, classes=classes,
                          resolution=resolution, channels=channels, flips=flips, skip_bad=skip_bad, download=download)
-    return images if mark is None else add_mark(images, mark, gamma, seed)
+    return images if mark is None else add_mark(images, mark, gamma, data_seed)

@@ -1,4 +1,4 @@
-"""`scorelens manipulation`: the W experiment. A mark in the training data shows in the fields of the network."""
+"""`scorelens manipulation`: the W experiment. A mark in the training data appears in the network's fields."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ from scorelens.types import ScorelensError
 
 def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", num: int = 16, steps: int = 10,
                  seed: int = 0, device: str = "auto", out: Path | None = None) -> Path:
-    """Measure the visibility of a mark in the fields of networks, trained on data with and without it.
+    """Measure how visible a mark is in the fields of networks, trained on marked data or not.
 
     Args:
-        model: networks trained on plain and on marked data (scorelens train --mark W --gamma 0.5), according to their
-            cards.
+        model: networks trained on plain data and on marked data (scorelens train --mark W --gamma 0.5).
         pattern: the mark, a letter or an image file.
         num: number of trajectories that fields are averaged over.
-        steps: noise levels, on the paper's grid.
+        steps: number of noise levels, on the paper's grid.
         seed: the noise of trajectory k is drawn from seed + k.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/manipulation-...
@@ -44,6 +43,6 @@ def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", 
                          "pattern": pattern, "sigmas": sigmas, "noise": noise_record(seeds, noise),
                          **run_record(started, clock, torch_device)})
     print(f"{result.table()}\n\nvisibility: correlation of field and mark away from the pixel, mean over the noise "
-          f"levels {MARK_LEVELS[0]:g} to {MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}\npictures: "
+          f"levels {MARK_LEVELS[0]:g} to {MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}\nfigures: "
           f"{folder / 'fields.png'}, {folder / 'gain.png'}")
     return folder

@@ -1,4 +1,4 @@
-"""The command line: reads flags off the signatures of the commands, and calls them. It computes nothing."""
+"""The command line: derives flags from the signatures of the commands, parses them, and calls the commands."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
 
@@ -38,13 +39,13 @@ from scorelens.validation import nearest_name, unknown
 
 @dataclass(frozen=True)
 class Command:
-    """A plain function and how it is called: `data` as a flag that may be left out or not, in first place, or never."""
+    """A function, and how the command line calls it; `data` says how the source of images is given."""
 
     function: Callable[..., Any]
     example: str
     data: Literal["flag", "optional", "positional", "none"] = "none"
-    first: str = ""  # the parameter that needs no flag, and comes first
-    divided: bool = False  # several processes, started by torchrun, may share its work
+    first: str = ""  # the parameter that is positional
+    divided: bool = False  # torchrun can divide its work among several processes
     documented: Callable[..., Any] | None = None  # the library's function, whose docstring describes shared parameters
 
 
@@ -75,29 +76,36 @@ COMMANDS = {
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag",
                      documented=training.train),
 }
-DATA_FLAGS = {"seed": "data_seed"}  # --seed is the noise's everywhere
 RENAMED = {"--models": "--model", "--denoisers": "--model", "--networks": "--model", "--references": "--reference"}
 NOT_FLAGS = {"images", "test", "source", "options", "stats", "operators"}  # parameters that are objects, not text
+TYPES = {int: "a whole number", float: "a number", str: "text"}
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse with errors of one line, and the nearest real name for an unknown flag."""
+    """argparse with one-line errors, and the nearest name for an unknown flag."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
+                         formatter_class=argparse.RawDescriptionHelpFormatter, **options)
 
     def error(self, message: str) -> NoReturn:
         raise ScorelensError(f"{message}; see {self.prog} --help")
 
-    def refuse_unknown(self, argv: list[str], known: set[str]) -> None:
+    def parse(self, argv: list[str]) -> dict[str, Any]:
+        """The flags that were given, by parameter."""
+        known = self._option_string_actions
         for flag in (word.split("=")[0] for word in argv):
             if RENAMED.get(flag) in known:
-                self.error(f"{flag} is called {RENAMED[flag]} now")
+                self.error(f"{flag} is now called {RENAMED[flag]}")
             if re.match(r"--[a-z]", flag) and flag not in known:
                 self.error(f"unknown option {flag}{nearest_name(flag, known)}")
+        return vars(self.parse_args(argv))
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command; the exit code is 2, after one line on stderr, for any mistake of the user's."""
+    """Run one command. Returns its exit code: 2, after one line on stderr, for any mistake of the user."""
     try:
-        with distributed.joined(), _voice():
+        with distributed.joined(), _output():
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
         distributed.report(f"scorelens: error: {error}")
@@ -107,21 +115,21 @@ def main(argv: list[str] | None = None) -> int:
     except CheckFailedError as error:
         print(f"scorelens: {error}", file=sys.stderr)
         return 1
-    except BrokenPipeError:  # the reader has seen enough: scorelens ... | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at its exit
+    except BrokenPipeError:  # the reader closed the pipe: scorelens ... | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
         return 0
     except OSError as error:
         distributed.report(f"scorelens: error: {error.filename or ''}: {error.strerror or error}")
     except KeyboardInterrupt:
-        distributed.report("scorelens: interrupted; nothing half-written is left, and the same train, calibrate or "
+        distributed.report("scorelens: interrupted; no incomplete files are left, and the same train, calibrate or "
                            "bench command resumes")
         return 130
     return 2
 
 
 @contextmanager
-def _voice() -> Iterator[None]:
-    """Of several processes only the first is heard."""
+def _output() -> Iterator[None]:
+    """Progress bars and output of rank 0 only."""
     if distributed.world().is_main:
         with progress.shown():
             yield
@@ -139,101 +147,80 @@ def _dispatch(argv: list[str]) -> int:
         return 0
     name, rest = _command(argv)
     if {"-h", "--help"} & set(rest):
-        print(_parser(name, rest)[0].format_help())
+        print(_parser(name, rest).format_help())
         return 0
     if distributed.world().size > 1 and not COMMANDS[name].divided:
-        shared = [f"scorelens {each}" for each, command in COMMANDS.items() if command.divided]
-        raise ScorelensError(f"scorelens {name} runs in one process, without torchrun; {', '.join(shared)} can share "
-                             "their work")
-    _call(name, list(_with_config(rest)))
+        divided = ", ".join(f"scorelens {each}" for each, command in COMMANDS.items() if command.divided)
+        raise ScorelensError(f"scorelens {name} runs in one process; only {divided} work under torchrun")
+    configs, rest = _values("--config", rest)
+    _call(name, [*(word for path in configs for word in _config_words(Path(path).expanduser())), *rest])
     return 0
 
 
 def _command(argv: list[str]) -> tuple[str, list[str]]:
-    """The command at the beginning, of one word or two, and what follows."""
+    """The name of the command, one word or two, and the remaining arguments."""
     for length in (2, 1):
         name = " ".join(argv[:length])
         if name in COMMANDS:
             return name, argv[length:]
     second = [name for name in COMMANDS if name.startswith(argv[0] + " ")]
     if second:
-        raise ScorelensError(f"scorelens {argv[0]} is followed by {' or '.join(n.split()[1] for n in second)}; "
+        raise ScorelensError(f"scorelens {argv[0]} must be followed by {' or '.join(n.split()[1] for n in second)}; "
                              f"example: {COMMANDS[second[-1]].example}")
     raise unknown("command", argv[0], {name.split()[0] for name in COMMANDS})
 
 
 def _call(name: str, argv: list[str]) -> None:
-    """Load the images the flags name, and call the command with them and the remaining flags."""
-    command, (parser, known) = COMMANDS[name], _parser(name, argv)
-    parser.refuse_unknown(argv, known)
-    given = vars(parser.parse_args(argv))
+    """Parse the flags, load the images, and call the command."""
+    command, given = COMMANDS[name], _parser(name, argv).parse(argv)
     options = {key.removeprefix("denoiser."): given.pop(key) for key in list(given) if key.startswith("denoiser.")}
     if options:
         given["options"] = options
     if command.data != "none":
-        chosen = {key: given.pop(flag) for key in _flags(load_data) if (flag := DATA_FLAGS.get(key, key)) in given}
+        data = {key: given.pop(key) for key in _flags(load_data) if key in given}
         source = given.pop("data", None)
-        if source is None:
-            if chosen:
-                raise ScorelensError(f"--{next(iter(chosen)).replace('_', '-')} is an option of --data; give both")
-            return command.function(**given)
-        if "test" in inspect.signature(command.function).parameters:
-            chosen = {"split": "train", **chosen}
-            given["test"] = load_data(source, **{**chosen, "split": "test", "limit": None})
-        given["images"] = load_data(source, **chosen)
+        if source is None and data:
+            raise ScorelensError(f"--{next(iter(data)).replace('_', '-')} is an option of --data; give both")
+        if source is not None:
+            if "test" in inspect.signature(command.function).parameters:
+                data = {"split": "train", **data}
+                given["test"] = load_data(source, **{**data, "split": "test", "limit": None})
+            given["images"] = load_data(source, **data)
     command.function(**given)
 
 
-def _parser(name: str, argv: list[str]) -> tuple[_Parser, set[str]]:
-    """The parser of a command, and all its flags: of its data, its own, and those of the denoiser that argv names."""
-    command, known = COMMANDS[name], {"--data", "--config", "--help"}
-    parser = _Parser(prog=f"scorelens {name}", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS,
-                     description=_summary(command.function), epilog=_examples(command),
-                     formatter_class=argparse.RawDescriptionHelpFormatter, usage=_usage(name))
+def _parser(name: str, argv: list[str]) -> _Parser:
+    """The parser of a command: flags of the data, of the command, and of the denoiser that argv names."""
+    command = COMMANDS[name]
+    data = {"flag": "--data SOURCE", "optional": "[--data SOURCE]", "positional": "SOURCE", "none": ""}[command.data]
+    usage = " ".join(word for word in ("scorelens", name, data, command.first.upper(), "[options]") if word)
+    parser = _Parser(prog=f"scorelens {name}", usage=usage, description=_summary(command.function),
+                     epilog=_examples(command))
     if command.data != "none":
         group = parser.add_argument_group("data")
-        where: dict[str, Any] = {"metavar": "SOURCE", "help": "what to load: see scorelens data list"}
+        source: dict[str, Any] = {"metavar": "SOURCE", "help": "the images to load: see scorelens data list"}
         if command.data == "positional":
-            group.add_argument("data", **where)
+            group.add_argument("data", **source)
         else:
-            group.add_argument("--data", required=command.data == "flag", **where)
-        known |= _add_flags(group, load_data, rename=DATA_FLAGS)
+            group.add_argument("--data", required=command.data == "flag", **source)
+        _add_flags(group, load_data)
     own = parser.add_argument_group("options")
-    known |= _add_flags(own, command.function, first=command.first, documented=command.documented)
-    own.add_argument("--config", metavar="FILE.yaml", help="a file of these flags, without their dashes")
-    own.add_argument("-h", "--help", action="store_true", help="show this and exit")
+    _add_flags(own, command.function, first=command.first, documented=command.documented)
+    own.add_argument("--config", metavar="FILE.yaml", help="a YAML file with values for these flags")
+    own.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     if "denoiser" in _flags(command.function):
-        chosen = _chosen_denoiser(command.function, argv)
-        group = parser.add_argument_group(f"options of --denoiser {chosen}")
-        known |= _add_flags(group, find_builder(chosen), prefix="denoiser.")
-    return parser, known
+        denoiser = [str(_flags(command.function)["denoiser"].default), *_values("--denoiser", argv)[0]][-1]
+        group = parser.add_argument_group(f"options of --denoiser {denoiser}")
+        _add_flags(group, find_builder(denoiser), prefix="denoiser.")
+    return parser
 
 
-def _examples(command: Command) -> str:
-    shared = f"torchrun --nproc-per-node 2 -m -- scorelens.cli {command.example.removeprefix('scorelens ')}"
-    return f"example:\n  {command.example}" + (f"\nby two processes:\n  {shared}" if command.divided else "")
-
-
-def _chosen_denoiser(function: Callable[..., Any], argv: list[str]) -> str:
-    for k, word in enumerate(argv):
-        if word.startswith("--denoiser="):
-            return word.partition("=")[2]
-        if word == "--denoiser" and k + 1 < len(argv):
-            return argv[k + 1]
-    return str(_flags(function)["denoiser"].default)
-
-
-def _with_config(argv: list[str]) -> Iterator[str]:
-    """argv, with the flags of --config FILE.yaml in front of those given beside it, which therefore win."""
-    words, rest = list(argv), []
-    while words:
-        word = words.pop(0)
-        if word == "--config" or word.startswith("--config="):
-            value = word.partition("=")[2] or (words.pop(0) if words else "")
-            yield from _config_words(Path(value).expanduser())
-        else:
-            rest.append(word)
-    yield from rest
+def _values(flag: str, argv: list[str]) -> tuple[list[str], list[str]]:
+    """The values given to a flag, and the other arguments."""
+    parser = _Parser(prog="scorelens")
+    parser.add_argument(flag, action="append", dest="values", default=[])
+    given, others = parser.parse_known_args(argv)
+    return given.values, others
 
 
 def _config_words(path: Path) -> Iterator[str]:
@@ -265,42 +252,37 @@ def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
     return {name: p for name, p in inspect.signature(function).parameters.items() if name not in NOT_FLAGS}
 
 
-def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "",
-               rename: Mapping[str, str] = types.MappingProxyType({}), first: str = "",
-               documented: Callable[..., Any] | None = None) -> set[str]:
-    """One flag for each parameter: its name, type and default from the signature, its help from the docstring."""
-    added = set()
+def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "", first: str = "",
+               documented: Callable[..., Any] | None = None) -> None:
+    """One flag for each parameter: name, type and default from the signature, help from the docstring."""
     hints = get_type_hints(function if inspect.isfunction(function) else function.__init__)
     helps = {**_helps(documented), **_helps(function)}
     for name, parameter in _flags(function).items():
-        hint, default, flag = hints[name], parameter.default, rename.get(name, name)
-        told = " ".join(default) if isinstance(default, tuple) else default
-        shown = "" if told in (None, False, "", inspect.Parameter.empty) else f" (default: {told})"
-        how: dict[str, Any] = {"dest": prefix + flag, "help": (helps.get(name, "") + shown).replace("%", "%%")}
-        if hint is bool:
-            how["action"] = "store_true"
+        default = " ".join(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
+        shown = "" if default in (None, False, "", inspect.Parameter.empty) else f" (default: {default})"
+        options: dict[str, Any] = {"help": (helps.get(name, "") + shown).replace("%", "%%")}
+        if hints[name] is bool:
+            options["action"] = "store_true"
         else:
-            how["required"] = default is inspect.Parameter.empty
-            item = _list_item(hint)
-            how |= {"type": lambda text, h=item or hint: _convert(text, h), "nargs": "+" if item else None,
-                    "metavar": _metavar(item or hint, flag)}
+            item = _list_item(hints[name])
+            options |= {"type": partial(_convert, hint=item or hints[name]), "nargs": "+" if item else None,
+                        "metavar": _metavar(item or hints[name], name)}
         if name == first:
-            group.add_argument(name, **{key: value for key, value in how.items() if key not in ("dest", "required")})
+            group.add_argument(name, **options)
         else:
-            added.add(f"--{prefix}{flag.replace('_', '-')}")
-            group.add_argument(f"--{prefix}{flag.replace('_', '-')}", **how)
-    return added
+            required = {"required": True} if parameter.default is inspect.Parameter.empty else {}
+            group.add_argument(f"--{prefix}{name.replace('_', '-')}", dest=prefix + name, **required, **options)
 
 
 def _members(hint: Any) -> list[Any]:
-    """The types a value may have as text: None, functions and objects aside."""
+    """The types of a union that can be given as text: not None, functions or protocols."""
     union = get_origin(hint) in (Union, types.UnionType)
     members = [member for member in (get_args(hint) if union else [hint]) if member is not type(None)]
     return [m for m in members if get_origin(m) is not Callable and not getattr(m, "_is_protocol", False)]
 
 
 def _list_item(hint: Any) -> Any:
-    """The type of the items, where a value is a list and nothing else."""
+    """The type of the items, if the value must be a list."""
     (member, *others) = _members(hint)
     return get_args(member)[0] if get_origin(member) not in (None, Literal) and not others else None
 
@@ -311,27 +293,24 @@ def _metavar(hint: Any, name: str) -> str:
 
 
 def _convert(text: str, hint: Any) -> Any:
-    """`text` as the first of the hint's types that it fits."""
+    """`text` as the first of the hint's types that fits."""
+    expected = []
     for member in _members(hint):
         if get_origin(member) is Literal:
-            if text in map(str, get_args(member)):
-                return next(choice for choice in get_args(member) if str(choice) == text)
-        elif get_origin(member) is not None:  # a sequence beside a plain number: a size
+            choices = {str(choice): choice for choice in get_args(member)}
+            if text in choices:
+                return choices[text]
+            expected.append(f"one of {', '.join(choices)}")
+        elif get_origin(member) is not None:  # a sequence as an alternative to a number: a size
             if re.fullmatch(r"\d+x\d+", text):
                 return tuple(int(part) for part in text.split("x"))
+            expected.append("HEIGHTxWIDTH")
         else:
             try:
                 return member(text)
             except ValueError:
-                continue
-    raise argparse.ArgumentTypeError(f"{text!r} is not {_expected(hint)}")
-
-
-def _expected(hint: Any) -> str:
-    names = {int: "a whole number", float: "a number", str: "text"}
-    parts = [f"one of {', '.join(map(str, get_args(m)))}" if get_origin(m) is Literal
-             else "HEIGHTxWIDTH" if get_origin(m) else names.get(m, str(m)) for m in _members(hint)]
-    return " or ".join(parts)
+                expected.append(TYPES.get(member, str(member)))
+    raise argparse.ArgumentTypeError(f"{text!r} is not {' or '.join(expected)}")
 
 
 def _summary(function: Callable[..., Any]) -> str:
@@ -346,18 +325,12 @@ def _helps(function: Callable[..., Any] | None) -> dict[str, str]:
     return {name: " ".join(text.split()).rstrip(".") for name, text in entries}
 
 
-def _usage(name: str) -> str:
-    kinds = {"flag": " --data SOURCE", "optional": " [--data SOURCE]", "positional": " SOURCE", "none": ""}
-    where = kinds[COMMANDS[name].data]
-    first = f" {COMMANDS[name].first.upper()}" if COMMANDS[name].first else ""
-    return f"scorelens {name}{where}{first} [options]"
+def _examples(command: Command) -> str:
+    divided = f"torchrun --nproc-per-node 2 -m -- scorelens.cli {command.example.removeprefix('scorelens ')}"
+    return f"example:\n  {command.example}" + (f"\nwith two processes:\n  {divided}" if command.divided else "")
 
 
 def _overview() -> str:
     lines = [f"  scorelens {name:<12} {_summary(command.function)}" for name, command in COMMANDS.items()]
     return "\n".join(["Scorelens explains image diffusion models by the statistics of their training data.", "",
-                      "commands:", *lines, "", "Each has --help with an example. First steps: scorelens demo"])
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+                      "commands:", *lines, "", "Each command has --help with an example. To start: scorelens demo"])

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import Tensor
+
 from scorelens import sampling, timings
 from scorelens.analysis.models import build_spec
-from scorelens.cli.plans import phase_table, print_plans
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
 from scorelens.distributed import choose_device
 from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.report.tables import markdown
 from scorelens.results import noise_record, run_record
-from scorelens.types import ScorelensError
+from scorelens.types import Denoiser, ScorelensError
+
+WORKSPACE = 0.5e9  # bytes of the engine and of torch
 
 
 def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
@@ -27,14 +31,14 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     """Sample images from a closed-form denoiser of the data; returns the folder of the results.
 
     Args:
-        denoiser: name of the denoiser: optimal, wiener, locality, kernel, els, ... (a wrong one lists them all).
+        denoiser: name of the denoiser: optimal, wiener, locality, kernel, els, ... (an unknown name lists them all).
         num: number of images.
         steps: number of noise levels, on the paper's grid.
         seed: the noise of image k is drawn from seed + k.
         sampler: ddim (diffusers' defaults), or a solver of dz/dsigma: euler, heun, gradient-estimation.
         device: auto, cuda, mps or cpu.
-        dry_run: only tell the plan of each step and the time and memory it will take.
-        profile: tell where the time went.
+        dry_run: only print the plan of each step, and the expected time and memory.
+        profile: print the time of each phase.
         out: folder for the results; it must not exist. By default runs/sample-...
     """
     if num < 1:
@@ -55,7 +59,37 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
               "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
               "phase_seconds": ran.seconds, **run_record(started, clock, chosen)}
     result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record)
-    print(f"{num} images in {sum(result.seconds):.1f} s; pictures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
+    print(f"{num} images in {sum(result.seconds):.1f} s; figures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
     if profile:
         print(f"\n{phase_table(ran.seconds, sum(result.seconds))}")
     return folder
+
+
+def print_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
+    """Print the plan of each noise level, and the expected time and memory of the run."""
+    choose, rows = getattr(model, "choice", None), []
+    if choose is not None:
+        count = len(model.images.shard())  # type: ignore[attr-defined]
+        rows = [choose(noise, sigma).describe(len(noise), count) for sigma in sigmas]
+        print(markdown(["sigma", "plan", "operations / D²", "expected s"], [
+            [f"{sigma:.4g}", row["plan"], f"{row['operations_per_pair'] / images.dim**2:.3f}",
+             f"{row['expected_seconds']:.1f}"] for sigma, row in zip(sigmas, rows, strict=True)]))
+    seconds = sum(row["expected_seconds"] for row in rows)
+    memory = images.pixels.nbytes + 4 * 8 * images.dim**2 + WORKSPACE  # data, covariance and eigenvectors
+    print(f"\n{len(noise)} images, {len(sigmas)} steps: about {_duration(seconds)}, {memory / 1e9:.1f} GB; nothing was "
+          "computed or written")
+
+
+def phase_table(phases: Mapping[str, float], steps: float) -> str:
+    """Seconds by phase; everything else is the sampler and Python."""
+    rest = max(0.0, steps + phases.get("statistics", 0.0) - sum(phases.values()))
+    total = max(sum(phases.values()) + rest, 1e-9)
+    rows = sorted([*phases.items(), ("everything else", rest)], key=lambda row: -row[1])
+    return markdown(["phase", "s", "share"], [[name, f"{value:.2f}", f"{value / total:.0%}"] for name, value in rows])
+
+
+def _duration(seconds: float) -> str:
+    for size, unit in ((3600, "h"), (60, "min")):
+        if seconds > 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

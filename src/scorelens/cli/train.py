@@ -1,4 +1,4 @@
-"""`scorelens train`: a reference network for any data; interrupted trainings resume."""
+"""`scorelens train`: train a reference network on any data; interrupted training resumes."""
 
 from __future__ import annotations
 
@@ -32,5 +32,5 @@ def train(images: ImageSet, *, network: Literal["unet", "unet-attention", "dit"]
         on_resume=lambda step, steps: print(f"resuming at step {step} of {steps}"))
     card = result.card
     print(f"{'already ' * finished}trained {card['steps']} steps in {card['seconds'] / 60:.1f} minutes, loss "
-          f"{card['loss']:.4f}; network and pictures: {folder}")
+          f"{card['loss']:.4f}; network and figures: {folder}")
     return folder

@@ -1,10 +1,10 @@
-"""What a cell of the benchmark measures: from its description to the numbers of its row, and a few pictures."""
+"""The measurements of the benchmark: from the description of a cell to the metrics of its row, and a few images."""
 
 from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,61 +37,59 @@ from scorelens.sampling import Samples, sample
 from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
-SHOWN = 8  # samples whose pictures are kept
-STRIPS = 2  # of them, with every prediction along the way
+SHOWN = 8  # samples whose images are stored
+STRIPS = 2  # of them, with the predictions of all steps
 MARK = "W"
-SAMPLER = "gradient-estimation"  # of the comparison with self-attention, as in the paper
+SAMPLER = "gradient-estimation"  # for the comparison with self-attention, as in the paper
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a cell measured: metrics for its row, arrays for its pictures, and what it was measured on."""
+    """The metrics of a cell, arrays for its figures, and its data, network and noise (fields of a Row)."""
 
     metrics: dict[str, Any]
     pictures: dict[str, np.ndarray] = field(default_factory=dict)
-    context: dict[str, Any] = field(default_factory=dict)  # data, network, noise: fields of a Row
+    context: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a cell runs: the device, the folder of datasets, and that of networks that come before the zoo's."""
+class Resources:
+    """The device, the folder of datasets, and a folder of networks that take precedence over the zoo's."""
 
     device: torch.device
     root: Path | None = None
     networks: Path | None = None
 
     def images(self, data: Data, limit: int | None = None) -> ImageSet:
-        return _loaded(data, limit, self.root)
+        return _load_images(data, limit, self.root)
 
     def network(self, name: str, images: ImageSet) -> Network:
         own = self.networks / name if self.networks else None
         return load_network(own if own is not None and own.is_dir() else name, shape=images.shape)
 
 
-def measure_cell(cell: Cell, place: Place) -> Measured:
-    """Run one cell: on which data, against which network, from which noise, and what came out."""
-    images = place.images(cell.data, cell.limit)
-    noise = seeded_noise(images.shape, range(cell.seed, cell.seed + cell.num), device=place.device)
-    found = KINDS[cell.kind](cell, place, images, noise)
-    context = {"data": images.describe(), "network": place.network(cell.reference, images).describe(),
-               "noise": noise_record(range(cell.seed, cell.seed + cell.num), noise)}
-    return replace(found, context=context)
+def measure_cell(cell: Cell, resources: Resources) -> Measured:
+    """Run one cell."""
+    images = resources.images(cell.data, cell.limit)
+    noise = seeded_noise(images.shape, cell.seeds, device=resources.device)
+    measured = KINDS[cell.kind](cell, resources, images, noise)
+    return replace(measured, context={"data": images.describe(), "noise": noise_record(cell.seeds, noise),
+                                      "network": resources.network(cell.reference, images).describe()})
 
 
-def samples(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
-    """A method's samples against the network's, from the same noise: the end and every step on the way."""
-    reference = _reference_samples(cell, place)
-    found = _sample(_model(cell, place, images), noise, [step.sigma for step in reference.steps], str(cell.method))
-    row = {**agreement(found, reference), **originality(found, images), "path": _path(found, reference, images),
-           "each": _each(found, reference),
-           "seconds_per_image": sum(found.seconds) / cell.num}
-    return Measured(row, {"samples": to_uint8(found.images[:SHOWN]), "reference": to_uint8(reference.images[:SHOWN]),
-                       "steps": _strips(found), "reference_steps": _strips(reference)})
+def samples(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Samples of a method and of the network from the same noise, compared at the end and at every step."""
+    reference = _reference_samples(resources, cell.reference, cell.data, cell.seeds, cell.steps)
+    result = _sample(_model(cell, resources, images), noise, [step.sigma for step in reference.steps], str(cell.method))
+    metrics = {**agreement(result, reference), **originality(result, images), "path": _path(result, reference, images),
+               "each": _each(result, reference), "seconds_per_image": sum(result.seconds) / cell.num}
+    return Measured(metrics, {"samples": to_uint8(result.images[:SHOWN]), "steps": _strips(result),
+                              "reference": to_uint8(reference.images[:SHOWN]), "reference_steps": _strips(reference)})
 
 
 @dataclass
-class Noted:
-    """Locality within its tolerance, timed and compared with the exact model at the same points."""
+class ComparedWithExact:
+    """Locality within its tolerance; every call is timed, and compared with the exact model at the same z."""
 
     model: Locality
     path: list[dict[str, float]] = field(default_factory=list)
@@ -100,96 +98,96 @@ class Noted:
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
         level, tolerance = float(sigma), self.model.tolerance
-        self.model.choice(z, level)  # makes the masks, which both need
+        self.model.choice(z, level)  # computes the masks, which both need
         clock = time.perf_counter()
         exact = replace(self.model, tolerance=None)(z, sigma)
         self.exact_seconds += time.perf_counter() - clock
         clock = time.perf_counter()
-        found = None if tolerance is None else self.model.approximate(z, level, tolerance)
+        drawn = None if tolerance is None else self.model.approximate(z, level, tolerance)
         self.seconds += time.perf_counter() - clock
-        x0_hat, n = exact if found is None else found.mean, len(self.model.images)
-        self.path.append({"sigma": level, "rms": mse(x0_hat, exact).max().sqrt().item(),
-                          "compared": 1.0 if found is None else found.drawn.double().mean().item() / n})
+        x0_hat = exact if drawn is None else drawn.mean
+        compared = 1.0 if drawn is None else drawn.drawn.double().mean().item() / len(self.model.images)
+        self.path.append({"sigma": level, "rms": mse(x0_hat, exact).max().sqrt().item(), "compared": compared})
         return x0_hat
 
 
-def within(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
-    """Samples of a method within a tolerance: against the network's, and each of its steps against the exact one."""
-    reference, model = _reference_samples(cell, place), _model(cell, place, images)
+def within(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Samples of locality within a tolerance, compared with the network's; and each step with the exact prediction."""
+    reference = _reference_samples(resources, cell.reference, cell.data, cell.seeds, cell.steps)
+    model = _model(cell, resources, images)
     assert isinstance(model, Locality)
-    noted = Noted(model)
+    compared = ComparedWithExact(model)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ToleranceWarning)  # what was computed exactly instead is in the row
-        found = _sample(noted, noise, [step.sigma for step in reference.steps], str(cell.method))
-    return Measured({**agreement(found, reference), "each": _each(found, reference),
-                  "path": noted.path, "rms": max(step["rms"] for step in noted.path),
-                  "compared": sum(step["compared"] for step in noted.path) / len(noted.path),
-                  "seconds_per_image": (noted.exact_seconds if model.tolerance is None else noted.seconds) / cell.num,
-                  "exact_seconds_per_image": noted.exact_seconds / cell.num})
+        warnings.simplefilter("ignore", ToleranceWarning)  # the row says what was computed exactly instead
+        result = _sample(compared, noise, [step.sigma for step in reference.steps], str(cell.method))
+    seconds = compared.exact_seconds if model.tolerance is None else compared.seconds
+    return Measured({**agreement(result, reference), "each": _each(result, reference), "path": compared.path,
+                     "rms": max(step["rms"] for step in compared.path),
+                     "compared": sum(step["compared"] for step in compared.path) / len(compared.path),
+                     "seconds_per_image": seconds / cell.num,
+                     "exact_seconds_per_image": compared.exact_seconds / cell.num})
 
 
-def heldout(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
-    """Held-out images, noised at every level and denoised in one step."""
-    held_out = place.images((cell.data[0], (*(pair for pair in cell.data[1] if pair[0] != "split"), ("split", "test"))))
+def heldout(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Errors on held-out images: noise of each level, denoised in one step."""
+    source, options = cell.data
+    held_out = resources.images((source, (*(pair for pair in options if pair[0] != "split"), ("split", "test"))))
     if images.describe()["split"] == "all":
-        raise ScorelensError(f"all of {cell.data[0]} is training data here, so nothing is held out; give --split train")
+        raise ScorelensError(f"all of {source} is training data here, so nothing is held out; give --split train")
     if len(held_out) < cell.num:
-        raise ScorelensError(f"{cell.data[0]} has {len(held_out)} held-out images, {cell.num} are needed")
-    x0, model = held_out[:cell.num].to(place.device), _model(cell, place, images)
-    levels = own_sigmas(place.network(cell.reference, images).schedule, cell.steps).tolist()
-    errors = heldout_errors(model, x0, noise, levels, str(cell.method))
-    return Measured({"test": held_out.describe(), "levels": [{"sigma": sigma, "mse": summary(each)}
-                                                                 for sigma, each in zip(levels, errors, strict=True)]},
-                 {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(one_step(model, x0[0], noise[0], levels))})
+        raise ScorelensError(f"{source} has {len(held_out)} held-out images, but {cell.num} are needed")
+    x0, model = held_out[:cell.num].to(resources.device), _model(cell, resources, images)
+    sigmas = own_sigmas(resources.network(cell.reference, images).schedule, cell.steps).tolist()
+    errors = heldout_errors(model, x0, noise, sigmas, str(cell.method))
+    levels = [{"sigma": sigma, "mse": summary(each)} for sigma, each in zip(sigmas, errors, strict=True)]
+    return Measured({"test": held_out.describe(), "levels": levels},
+                    {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(one_step(model, x0[0], noise[0], sigmas))})
 
 
-def fields(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
-    """Mean sensitivity fields at nine pixels along the reference's trajectory, and how alike the Wiener filter's."""
-    sigmas = own_sigmas(place.network(cell.reference, images).schedule, cell.steps).tolist()
-    pixels = nine_pixels(images)
-    linear = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels)
-    found = linear
+def fields(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Mean sensitivity fields at nine pixels along the model's trajectories, and their cosine with the Wiener rows."""
+    sigmas = own_sigmas(resources.network(cell.reference, images).schedule, cell.steps).tolist()
+    pixels, name = nine_pixels(images), str(cell.method)
+    measured = linear = wiener_fields(fit_gaussian(images), images.shape, sigmas, pixels)
     if cell.method.denoiser != "wiener":
-        name = str(cell.method)
-        models: Mapping[str, Denoiser] = {name: _model(cell, place, images)}
-        found = measured_fields(name, models, Trajectories(noise, sigmas, cell.steps), pixels, None, "z")
-    rows = [{key: value for key, value in row.items() if key != "model"}
-            for row in field_rows(str(cell.method), found, linear)]
-    centre = found.values[:, len(pixels) // 2].sum(dim=1).cpu().numpy().astype(np.float32)  # [S, H, W]
+        measured = measured_fields(name, {name: _model(cell, resources, images)},
+                                   Trajectories(noise, sigmas, cell.steps), pixels, None, "z")
+    rows = [{key: value for key, value in row.items() if key != "model"} for row in field_rows(name, measured, linear)]
+    centre = measured.values[:, len(pixels) // 2].sum(dim=1).cpu().numpy().astype(np.float32)  # [S, H, W]
     return Measured({"fields": rows}, {"centre": centre})
 
 
-def marks(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
+def marks(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
     """The W experiment: the mark in the fields of one network."""
-    network = place.network(cell.method.denoiser, images)
+    network = resources.network(cell.method.denoiser, images)
     mask = mark_mask(MARK, images.shape[1:])
-    found = measure_mark(cell.method.denoiser, network, mask, noise, own_sigmas(network.schedule, cell.steps).tolist())
-    return Measured({"gamma": found.gamma, "mark_pixels": int(mask.sum()), "marks": found.rows},
-                 {"maps": found.maps[:, found.maps.shape[1] // 2].astype(np.float32)})
-
-
-def quality(cell: Cell, place: Place, images: ImageSet, noise: Tensor) -> Measured:
-    """How good a network's own samples are: precision and recall against the data, in the space of pixels."""
-    network, reference = (place.network(name, images) for name in (cell.method.denoiser, cell.reference))
     sigmas = own_sigmas(network.schedule, cell.steps).tolist()
-    found = _sample(network, noise, sigmas, cell.method.denoiser, SAMPLER)
-    same = cell.method.denoiser == cell.reference
-    other = found if same else _sample(reference, noise, sigmas, cell.reference, SAMPLER)
-    real = images[:min(cell.num, len(images))].to(found.images)
-    close = precision_recall(found.images, real)
+    marked = measure_mark(cell.method.denoiser, network, mask, noise, sigmas)
+    return Measured({"gamma": marked.gamma, "mark_pixels": int(mask.sum()), "marks": marked.rows},
+                    {"maps": marked.maps[:, marked.maps.shape[1] // 2].astype(np.float32)})
+
+
+def quality(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Precision and recall of a network's samples against the data, on pixels."""
+    network, reference = (resources.network(name, images) for name in (cell.method.denoiser, cell.reference))
+    sigmas = own_sigmas(network.schedule, cell.steps).tolist()
+    result = other = _sample(network, noise, sigmas, cell.method.denoiser, SAMPLER)
+    if cell.method.denoiser != cell.reference:
+        other = _sample(reference, noise, sigmas, cell.reference, SAMPLER)
+    real = images[:min(cell.num, len(images))].to(result.images)
+    close = precision_recall(result.images, real)
     return Measured({"sampler": SAMPLER, "real_images": len(real), "precision": close.precision, "recall": close.recall,
-                  "r2": summary(r2(found.prediction, other.prediction)), **originality(found, images)},
-                 {"samples": to_uint8(found.images[:SHOWN])})
+                     "r2": summary(r2(result.prediction, other.prediction)), **originality(result, images)},
+                    {"samples": to_uint8(result.images[:SHOWN])})
 
 
-KINDS: dict[str, Callable[[Cell, Place, ImageSet, Tensor], Measured]] = {
+KINDS: dict[str, Callable[[Cell, Resources, ImageSet, Tensor], Measured]] = {
     "samples": samples, "within": within, "heldout": heldout, "fields": fields, "marks": marks, "quality": quality}
 
 
 @lru_cache(maxsize=3)
-def _loaded(data: Data, limit: int | None, root: Path | None) -> ImageSet:
-    options: dict[str, Any] = {**dict(data[1]), "limit": limit, "root": root}
-    return load_images(data[0], **{key: value for key, value in options.items() if value is not None})
+def _load_images(data: Data, limit: int | None, root: Path | None) -> ImageSet:
+    return load_images(data[0], **{**dict(data[1]), "limit": limit, "root": root})
 
 
 @torch.no_grad()
@@ -197,52 +195,43 @@ def _sample(denoiser: Denoiser, noise: Tensor, sigmas: Sequence[float], label: s
     return sample(denoiser, noise, sigmas, label=label, sampler=sampler)
 
 
-def _reference_samples(cell: Cell, place: Place) -> Samples:
-    return _reference_path(place, cell.reference, cell.data, range(cell.seed, cell.seed + cell.num), cell.steps)
-
-
 @lru_cache(maxsize=2)
-def _reference_path(place: Place, name: str, data: Data, seeds: range, steps: int) -> Samples:
-    """The network's own samples: the same for all methods that are compared with it."""
-    images = place.images(data)
-    network = place.network(name, images)
-    return _sample(network, seeded_noise(images.shape, seeds, device=place.device),
+def _reference_samples(resources: Resources, name: str, data: Data, seeds: range, steps: int) -> Samples:
+    """The network's own samples, shared by all methods that are compared with it."""
+    images = resources.images(data)
+    network = resources.network(name, images)
+    return _sample(network, seeded_noise(images.shape, seeds, device=resources.device),
                    own_sigmas(network.schedule, steps).tolist(), name)
 
 
-def _model(cell: Cell, place: Place, images: ImageSet) -> Denoiser:
-    """A denoiser by its spec; else a network, from the folder of the place first."""
+def _model(cell: Cell, resources: Resources, images: ImageSet) -> Denoiser:
     method = cell.method
     if method.denoiser in DENOISERS:
         return build_spec(Spec(method.denoiser, dict(method.options)), images)
     name = another_seed(cell.reference) if method.denoiser == ANOTHER_SEED else method.denoiser
     if name is None:
-        raise ScorelensError(f"there is no network that differs from {cell.reference} in its seed alone; "
+        raise ScorelensError(f"there is no network that differs from {cell.reference} only in its seed; "
                              f"train one as {cell.reference}-seed1")
-    return place.network(name, images)
+    return resources.network(name, images)
 
 
-def _path(found: Samples, reference: Samples, images: ImageSet) -> list[dict[str, Any]]:
-    """Both trajectories side by side: how far their predictions are apart, and from the nearest training image."""
+def _path(result: Samples, reference: Samples, images: ImageSet) -> list[dict[str, Any]]:
+    """At each step, the MSE between both predictions, and the distance of each to the nearest training image."""
     return [{"sigma": a.sigma, "mse": _spread(mse(a.x0_hat, b.x0_hat)),
              "novelty": _spread(novelty(a.x0_hat, images).mse),
              "reference_novelty": _spread(novelty(b.x0_hat, images).mse)}
-            for a, b in zip(found.steps, reference.steps, strict=True)]
+            for a, b in zip(result.steps, reference.steps, strict=True)]
 
 
-def _each(found: Samples, reference: Samples) -> dict[str, Sequence[float]]:
-    """The scores of every sample."""
-    pair = found.prediction, reference.prediction
-    return {"r2": _rounded(r2(*pair)), "mse": _rounded(mse(*pair))}
+def _each(result: Samples, reference: Samples) -> dict[str, list[float]]:
+    """The scores of every sample, with six digits."""
+    scores = {"r2": r2(result.prediction, reference.prediction), "mse": mse(result.prediction, reference.prediction)}
+    return {name: [float(f"{value:.6g}") for value in values.tolist()] for name, values in scores.items()}
 
 
-def _strips(found: Samples) -> np.ndarray:
-    return to_uint8(torch.stack([step.x0_hat[:STRIPS] for step in found.steps], dim=1).flatten(0, 1))
+def _strips(result: Samples) -> np.ndarray:
+    return to_uint8(torch.stack([step.x0_hat[:STRIPS] for step in result.steps], dim=1).flatten(0, 1))
 
 
 def _spread(values: Tensor) -> dict[str, float]:
     return {"mean": values.mean().item(), "std": values.std().item() if len(values) > 1 else 0.0}
-
-
-def _rounded(values: Tensor) -> Sequence[float]:
-    return [float(f"{value:.6g}") for value in values.tolist()]

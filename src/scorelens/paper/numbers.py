@@ -5,12 +5,19 @@ Its CelebA-HQ and AFHQv2 are at 64 x 64.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 from scorelens.paper.presets import ANOTHER_SEED, ENERGIES, THRESHOLDS
 
+K = TypeVar("K")
 Value = tuple[float, float]  # mean and standard deviation over samples
-PAPER_METHODS = {"optimal": "Optimal", "wiener": "Wiener (linear)", "els": "Kamb & Ganguli", "locality": "Ours",
-                 ANOTHER_SEED: "Another DDPM"}
 _ORDER = ("optimal", "wiener", "els", "locality", ANOTHER_SEED)
+
+
+def means(table: Mapping[str, Mapping[K, Value]]) -> dict[str, dict[K, float]]:
+    """The table without the second number of each pair."""
+    return {dataset: {key: value[0] for key, value in values.items()} for dataset, values in table.items()}
 
 
 def _column(*values: Value) -> dict[str, Value]:

@@ -1,7 +1,7 @@
-"""The paper's tables and figures as data: what is measured on which dataset, beside the numbers the paper reports.
+"""The paper's tables and figures as data: which methods are measured on which datasets.
 
-A preset is a set of cells. A cell is one method on one dataset; presets that need the same cell share it, so that the
-table, the novelty and the dynamics of a method are three views of one measurement. Nothing here runs.
+A preset is a set of cells. A cell is one method on one dataset; presets that need the same cell share it: the table,
+the novelty and the dynamics of a method are three views of one measurement.
 """
 
 from __future__ import annotations
@@ -14,19 +14,20 @@ from scorelens.validation import unknown
 
 Kind = Literal["samples", "within", "heldout", "fields", "marks", "quality"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
+Own = tuple[str, Mapping[str, Any], str]  # a source, options of load_images, and the reference network
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """What a benchmark loads, and the options that methods take on it."""
+    """The options of load_images and of the methods for one dataset."""
 
-    threshold: float  # of locality: the paper's best of its ablation; on data it lacks, ours
-    patch_size: str  # of els: the paper's preset, or sizes that `scorelens calibrate` found
+    threshold: float  # of locality: the best of the paper's ablation; of ours, if the paper lacks the data
+    patch_size: str  # of els: a preset of the paper, or sizes from `scorelens calibrate`
     options: Mapping[str, Any] = field(default_factory=dict)  # of load_images
-    paper: str = ""  # what the paper calls it; ours may be another edition of it
-    large: bool = False  # too much for els, and for ablations, on a CPU without a limit
-    at_paper_scale: tuple[str, Mapping[str, Any]] | None = None  # another source, other options
-    chosen: float | None = None  # the best threshold of our own ablation, which has other noise than the tables
+    paper: str = ""  # its name in the paper, which may use another edition
+    large: bool = False  # on a CPU, els and ablations use a subset
+    at_paper_scale: tuple[str, Mapping[str, Any]] | None = None  # another source and its options
+    chosen: float | None = None  # the best threshold of our own ablation, which uses other noise than the tables
 
 
 SIDE_32, SIDE_64 = {"resolution": 32}, {"resolution": 64}
@@ -45,9 +46,9 @@ APPENDIX = ("afhq-cats", "fashion-mnist")
 
 @dataclass(frozen=True)
 class Scale:
-    """How much is computed: `paper` is for GPUs, `cpu` for two cores."""
+    """The number of samples per cell, by kind of preset: `paper` is for GPUs, `cpu` for two cores."""
 
-    tables: int = 128  # samples
+    tables: int = 128
     runtime: int = 64
     ablations: int = 128
     low_rank: int = 16
@@ -56,7 +57,7 @@ class Scale:
     quality: int = 1000
     els: int = 128
     els_runtime: int = 64
-    els_images: int | None = None  # of the source
+    els_images: int | None = None  # training images
     ablation_images: int | None = None
 
 
@@ -66,12 +67,12 @@ SCALES = {
                  els_images=1000, ablation_images=10_000),
 }
 
-ANOTHER_SEED = "another seed"  # of the reference, trained alike
+ANOTHER_SEED = "another seed"  # the reference network, trained from another seed
 
 
 @dataclass(frozen=True)
 class Method:
-    """A denoiser and its options, or a network by name. A value of "@name" stands for that setting of the dataset."""
+    """A denoiser and its options, or the name of a network. The value "@name" means that setting of the dataset."""
 
     denoiser: str
     options: tuple[tuple[str, Any], ...] = ()
@@ -83,8 +84,12 @@ class Method:
     def uses(self, setting: str) -> bool:
         return any(value == setting for _, value in self.options)
 
+    def sweep(self, option: str, values: Sequence[float]) -> list[Method]:
+        """The method with each value of one more option."""
+        return [Method(self.denoiser, (*self.options, (option, value))) for value in values]
+
     def resolved(self, name: str, data: Dataset, reference: str) -> Method:
-        """The method on one dataset, with its name and settings filled in."""
+        """The method for one dataset, with names and settings filled in."""
         options = tuple((key, getattr(data, value[1:]) if str(value).startswith("@") else value)
                         for key, value in self.options)
         return Method(self.denoiser.format(data=name, reference=reference), options)
@@ -98,90 +103,93 @@ THRESHOLDS = (0.005, 0.01, 0.02, 0.05, 0.07, 0.1, 0.15)
 ENERGIES = (0.0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
 SOFTMAX_BATCHES = (64, 256, 512, 1024, 4096)
 TOLERANCES = (0.1, 0.03, 0.01, 0.003)
-REFERENCE = method("{reference}")
+REFERENCE, OPTIMAL, WIENER = method("{reference}"), method("optimal"), method("wiener")
 LOCALITY = method("locality", threshold="@threshold")
 BATCH_MEAN = method("locality", threshold="@threshold", softmax="batch-mean")
-TABLE = (method("optimal"), method("wiener"), method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
+TABLE = (OPTIMAL, WIENER, method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
          method("locality", threshold="@threshold", mask_rule="published", softmax="batch-mean"),
          method("locality", threshold="@chosen"), method("kernel"), Method(ANOTHER_SEED))
 
 
 @dataclass(frozen=True)
 class Preset:
-    """A table or figure: its cells, its name in the paper, and the question it answers."""
+    """A table or figure: the question that it answers, and its cells."""
 
     title: str
     question: str
-    paper: str  # where the paper has it, and under which label; empty for ours
+    paper: str  # the section and label in the paper; empty for ours
     datasets: Sequence[str]
     methods: Sequence[Method]
     kind: Kind = "samples"
-    num: str = "tables"  # which number of the scale
+    num: str = "tables"  # the field of the scale with the number of samples
     limited: bool = False  # to the scale's `ablation_images`, on large datasets
     seed: int = 128
+
+    @property
+    def source(self) -> str:
+        return f"In the paper: {self.paper}." if self.paper else "Not in the paper."
 
 
 PRESETS = {
     "table1": Preset("How well each formula predicts a trained network",
-                     "Which closed-form denoiser comes closest to the samples of a trained network?",
+                     "Which closed-form denoiser predicts the samples of a trained network best?",
                      "Table 1 (tab:metrics-comparison)", ("digits", "leaves", *MAIN), TABLE),
-    "table-appendix": Preset("The same on two more datasets", "Does the order hold on other data?",
+    "table-appendix": Preset("The same on two more datasets", "Is the order the same on other data?",
                              "appendix (tab:metrics-comparison-2)", APPENDIX, TABLE),
-    "novelty": Preset("Distance to the training data", "Do the methods make new images, or repeat the data?",
+    "novelty": Preset("Distance to the training data", "Do the methods generate new images, or copy the data?",
                       "appendix (tab:l2-distance-comparison, fig:l2_distance_to_the_dataset)", EVERY, TABLE),
-    "runtime": Preset("Time of a sample", "What does each method cost?", "appendix (tab:runtime-comparison)", EVERY,
+    "runtime": Preset("Time per sample", "How long does each method take?", "appendix (tab:runtime-comparison)", EVERY,
                       TABLE, num="runtime"),
-    "dynamics": Preset("Along the trajectory", "At which noise levels do the predictions part?",
+    "dynamics": Preset("Along the trajectory", "At which noise levels do the predictions diverge?",
                        "appendix (fig:metrics_trajectory_mse, fig:generative_trajectory)", EVERY, TABLE),
     "threshold": Preset("The threshold of locality", "How large should the masks be?",
-                        "appendix (tab:ablation-metrics)", EVERY,
-                        tuple(method("locality", threshold=t) for t in THRESHOLDS), num="ablations", limited=True,
-                        seed=0),
-    "low-rank": Preset("Covariances of low rank", "Is it enough to keep the leading components?",
+                        "appendix (tab:ablation-metrics)", EVERY, method("locality").sweep("threshold", THRESHOLDS),
+                        num="ablations", limited=True, seed=0),
+    "low-rank": Preset("Low-rank covariances", "Are the leading components enough?",
                        "appendix (tab:energy-cutoff-ablation)", ("digits", "leaves", *MAIN),
-                       (LOCALITY, *(method("locality", threshold="@threshold", energy=e) for e in ENERGIES[1:]),
-                        method("wiener"), *(method("wiener", energy=e) for e in ENERGIES[1:])),
+                       [each for base in (LOCALITY, WIENER) for each in (base, *base.sweep("energy", ENERGIES[1:]))],
                        num="low_rank", limited=True),
-    "softmax": Preset("The softmax of the published code", "What does it cost to average the softmaxes of batches?", "",
-                      ("digits", "leaves", "mnist"),
-                      (LOCALITY, *(method("locality", threshold="@threshold", softmax="batch-mean", softmax_batch=b)
-                                   for b in SOFTMAX_BATCHES)), num="ablations", limited=True),
-    "tolerance": Preset("Within a tolerance", "What do importance-sampled posterior means lose, and gain?", "",
-                        ("digits", "leaves", "mnist", "cifar10"),
-                        (LOCALITY, *(method("locality", threshold="@threshold", tolerance=t) for t in TOLERANCES)),
+    "softmax": Preset("The softmax of the published code", "How much does averaging the softmaxes of batches change?",
+                      "", ("digits", "leaves", "mnist"),
+                      [LOCALITY, *BATCH_MEAN.sweep("softmax_batch", SOFTMAX_BATCHES)], num="ablations", limited=True),
+    "tolerance": Preset("Within a tolerance", "How accurate and how fast are importance-sampled posterior means?", "",
+                        ("digits", "leaves", "mnist", "cifar10"), [LOCALITY, *LOCALITY.sweep("tolerance", TOLERANCES)],
                         "within", "low_rank", True),
-    "held-out": Preset("Between the training images", "What happens to an image that was held out?",
-                    "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
-                    (REFERENCE, method("optimal"), method("wiener"), LOCALITY), "heldout", "heldout", True),
-    "sensitivity": Preset("Where the networks look", "Is a network's field a row of the Wiener filter?",
-                          "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, method("wiener")), "fields",
-                          "fields"),
-    "architectures": Preset("Other networks on the same data", "Do architectures agree, and with whom?",
+    "held-out": Preset("Between the training images", "How do the models denoise an image that was held out?",
+                       "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
+                       (REFERENCE, OPTIMAL, WIENER, LOCALITY), "heldout", "heldout", True),
+    "sensitivity": Preset("Sensitivity fields", "Is a network's field a row of the Wiener filter?",
+                          "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, WIENER), "fields", "fields"),
+    "architectures": Preset("Other networks on the same data", "Do other architectures generate the same images?",
                             "Figure 2 (fig:sensitivity_diff_arch)", ("digits", "cifar10"),
                             (method("{data}-unet-x0"), method("{data}-dit-x0"))),
-    "self-attention": Preset("With and without self-attention", "Does self-attention matter?",
+    "self-attention": Preset("With and without self-attention", "Does self-attention improve the samples?",
                              "appendix (sec:ablation_sa)", ("digits",),
                              (method("{data}-unet"), method("{data}-unet-attention")), "quality", "quality"),
     "manipulation": Preset("The W experiment", "Does the field follow the data's correlations?",
                            "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
-                           tuple(method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")),
+                           [method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")],
                            "marks", "fields"),
 }
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One measurement, and all that it depends on."""
+    """One measurement, and everything that it depends on."""
 
     kind: Kind
     dataset: str
     method: Method
     num: int
-    limit: int | None = None  # of the source's images
+    limit: int | None = None  # training images
     data: Data = ("", ())
-    reference: str = ""  # the network that is predicted
+    reference: str = ""  # the network that the method predicts
     steps: int = 10
     seed: int = 128  # the noise of sample k is drawn from seed + k
+
+    @property
+    def seeds(self) -> range:
+        return range(self.seed, self.seed + self.num)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -197,46 +205,35 @@ class Cell:
         return f"{self.kind} {self.dataset}: {self.method}, {self.num} samples{limit}{noise}"
 
 
-def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (),
-             own: tuple[str, Mapping[str, Any], str] | None = None) -> Iterator[Cell]:
-    """The cells of one preset, on those of its datasets that are wanted; or on one's own data and network.
-
-    Args:
-        own: source, options of load_images and reference, instead of the datasets.
-    """
+def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own: Own | None = None) -> Iterator[Cell]:
+    """The cells of a preset on these datasets (default: all), or on the user's own data and network."""
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     spec, amount = PRESETS[preset], SCALES[scale]
-    if own is not None:
-        if not any("{data}" in each.denoiser for each in spec.methods):
-            source, options, reference = own
-            for each in spec.methods:
-                if each.denoiser != ANOTHER_SEED and not each.uses("@chosen"):
-                    yield _cell(spec, amount, source, Dataset(0.02, "cifar10", options), each, (source, options),
-                                reference)
-        return
-    for name in spec.datasets:
-        if not datasets or name in datasets:
+    if own is None:
+        for name in (name for name in spec.datasets if not datasets or name in datasets):
             data = DATASETS[name]
-            source, options = (name, data.options)
-            if scale == "paper" and data.at_paper_scale:
-                source, options = data.at_paper_scale
+            source = data.at_paper_scale if scale == "paper" and data.at_paper_scale else (name, data.options)
             for each in spec.methods:
                 if not each.uses("@chosen") or data.chosen not in (None, data.threshold):
-                    yield _cell(spec, amount, name, data, each, (source, options), f"{name}-unet")
+                    yield _cell(spec, amount, name, data, each, source, f"{name}-unet")
+    elif not any("{data}" in each.denoiser for each in spec.methods):
+        name, options, reference = own
+        for each in spec.methods:
+            if each.denoiser != ANOTHER_SEED and not each.uses("@chosen"):
+                yield _cell(spec, amount, name, Dataset(0.02, "cifar10", options), each, (name, options), reference)
 
 
-def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, given: Method, source: tuple[str, Mapping[str, Any]],
+def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, method: Method, source: tuple[str, Mapping[str, Any]],
           reference: str) -> Cell:
     num: int = getattr(amount, spec.num)
     limit = amount.ablation_images if spec.limited and data.large else None
-    resolved = given.resolved(name, data, reference)
-    if given.denoiser == "els" and data.large and amount.els_images:
-        most = amount.els_runtime if spec.num == "runtime" else amount.els
-        num = min(num, most)
+    resolved = method.resolved(name, data, reference)
+    if method.denoiser == "els" and data.large and amount.els_images:
+        num = min(num, amount.els_runtime if spec.num == "runtime" else amount.els)
         resolved = Method("els", (*resolved.options, ("images_limit", amount.els_images)))
-    elif spec.methods is TABLE and (dict(given.options).get("softmax") == "batch-mean" or given.uses("@chosen")):
-        num = min(num, amount.ablations)  # the difference to the row of the paper's formula is taken image by image
+    elif spec.methods is TABLE and (method.uses("batch-mean") or method.uses("@chosen")):
+        num = min(num, amount.ablations)  # enough for a paired difference to the paper's formula
     return Cell(spec.kind, name, resolved, num, limit, (source[0], tuple(source[1].items())), reference, seed=spec.seed)

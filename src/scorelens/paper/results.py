@@ -1,23 +1,27 @@
-"""Rows of finished cells, read by preset, dataset and method; and what their numbers say about the order of methods."""
+"""Rows of finished cells, by preset, dataset and method; and what their numbers show about the order of methods."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
-from typing import Any
 
 import torch
 
 from scorelens.metrics import Interval, bootstrap
 from scorelens.paper.numbers import PAPER_R2
-from scorelens.paper.presets import ANOTHER_SEED, DATASETS, cells_of
+from scorelens.paper.presets import ANOTHER_SEED, DATASETS, Own, cells_of
 from scorelens.results import Row
 
 BATCH_MEAN = "locality, batch-mean"
 PUBLISHED = "locality, as published"
 CHOSEN = "locality, threshold chosen"
-VARIANTS = (BATCH_MEAN, PUBLISHED, CHOSEN)  # measured on fewer samples, beside the paper's formula
+VARIANTS = (BATCH_MEAN, PUBLISHED, CHOSEN)  # of the paper's formula, measured on fewer samples
+CONTRASTS = (
+    (BATCH_MEAN, "locality", "Batch-mean softmax, as in the published code, instead of the exact one"),
+    (PUBLISHED, "locality", "Masks and softmax of the published code instead of the paper's equations"),
+    (CHOSEN, "locality", "Locality at the best threshold of our ablation instead of the paper's threshold"),
+    (CHOSEN, "wiener", "Locality at the best threshold of our ablation instead of the Wiener filter"))
 
 
 @dataclass(frozen=True)
@@ -26,16 +30,20 @@ class Results:
 
     rows: Sequence[Row]
     scale: str = "cpu"
-    own: tuple[str, Mapping[str, Any], str] | None = None
+    own: Own | None = None
+
+    def rows_of(self, preset: str) -> list[Row]:
+        """The rows of a preset that exist and did not fail, in the preset's order."""
+        finished = {row.name: row for row in self.rows if not row.failed}
+        cells = cells_of(preset, self.scale, own=self.own)
+        return [finished[cell.key] for cell in cells if cell.key in finished]
 
     def of(self, preset: str) -> dict[str, list[Row]]:
-        """The rows of a preset that are there and did not fail, by dataset, in the preset's order."""
-        there = {row.name: row for row in self.rows if not row.failed}
-        found: dict[str, list[Row]] = {}
-        for cell in cells_of(preset, self.scale, own=self.own):
-            if cell.key in there:
-                found.setdefault(cell.dataset, []).append(there[cell.key])
-        return found
+        """The same by dataset."""
+        by_dataset: dict[str, list[Row]] = {}
+        for row in self.rows_of(preset):
+            by_dataset.setdefault(row.settings["dataset"], []).append(row)
+        return by_dataset
 
     @property
     def failed(self) -> list[Row]:
@@ -43,7 +51,7 @@ class Results:
 
 
 def family(row: Row) -> str:
-    """What a method is called in a table: its name, without the options that its dataset decides."""
+    """The name of a method in tables: without the options that depend on the dataset."""
     options, data = row.options, DATASETS.get(row.settings.get("dataset", ""))
     if options.get("mask_rule") == "published":
         return PUBLISHED
@@ -55,15 +63,14 @@ def family(row: Row) -> str:
 
 
 def limits(row: Row) -> str:
-    """How many samples a row has, of how many training images."""
+    """The number of samples and of training images behind a row."""
     count, num = min(row.data["count"], row.options.get("images_limit", row.data["count"])), row.settings["num"]
     return f"{num} sample{'s' * (num != 1)}, {count:,} images"
 
 
 def difference(a: Row, b: Row, metric: str = "r2") -> Interval:
-    """a minus b, image by image on the noise that both have seen, with its bootstrap interval."""
-    each = [row.metrics["each"][metric] for row in (a, b)]
-    pairs = list(zip(*each, strict=False))  # both begin with the same seeds
+    """a minus b, paired by sample on the noise that they share, with its bootstrap interval."""
+    pairs = list(zip(a.metrics["each"][metric], b.metrics["each"][metric], strict=False))  # in the order of the seeds
     if a.settings["seed"] != b.settings["seed"] or not pairs:
         raise ValueError(f"{a.name} and {b.name} have no noise in common")
     return bootstrap(torch.tensor([x - y for x, y in pairs], dtype=torch.float64))
@@ -78,18 +85,16 @@ class Order:
     certain: list[bool]
 
     def __str__(self) -> str:
-        told = [f"{m} {s.mean:.3f} ({s.low:.3f} to {s.high:.3f})"
-                for m, s in zip(self.methods, self.scores, strict=True)]
-        signs = [" > " if sure else " ≈ " for sure in self.certain]
-        return "".join(part for pair in zip(told, [*signs, ""], strict=True) for part in pair)
+        signs = ["", *(" > " if certain else " ≈ " for certain in self.certain)]
+        return "".join(f"{sign}{method} {score.mean:.3f} ({score.low:.3f} to {score.high:.3f})"
+                       for sign, method, score in zip(signs, self.methods, self.scores, strict=False))
 
 
 def order(rows: Iterable[Row]) -> Order:
-    """The methods by their mean r2, with what is certain about it."""
+    """The methods by mean r2."""
     ranked = sorted((row for row in rows if "r2" in row.metrics), key=lambda row: -row.r2["mean"])
     scores = [Interval(*(row.r2[key] for key in ("mean", "low", "high"))) for row in ranked]
-    return Order([family(row) for row in ranked], scores,
-                 [difference(a, b).low > 0 for a, b in pairwise(ranked)])
+    return Order([family(row) for row in ranked], scores, [difference(a, b).low > 0 for a, b in pairwise(ranked)])
 
 
 @dataclass(frozen=True)
@@ -102,13 +107,37 @@ class Verdict:
 
     @property
     def agrees(self) -> bool | None:
-        """None where our interval holds 0."""
+        """None if our interval contains 0."""
         return None if self.difference.low <= 0 <= self.difference.high else self.difference.mean > 0
+
+    def __str__(self) -> str:
+        gap = self.difference
+        return f"{self.better} before {self.worse} ({gap.mean:+.3f}, {gap.low:+.3f} to {gap.high:+.3f})"
 
 
 def against_paper(dataset: str, rows: Sequence[Row]) -> list[Verdict]:
     """Every pair of formulas that both we and the paper measured on a dataset."""
     paper = PAPER_R2.get(dataset, {})
-    mine = {family(row): row for row in rows}
-    both = sorted((m for m in paper if m in mine and m != ANOTHER_SEED), key=lambda m: -paper[m][0])
-    return [Verdict(a, b, difference(mine[a], mine[b])) for a, b in combinations(both, 2)]
+    measured = {family(row): row for row in rows}
+    both = sorted((m for m in paper if m in measured and m != ANOTHER_SEED), key=lambda m: -paper[m][0])
+    return [Verdict(a, b, difference(measured[a], measured[b])) for a, b in combinations(both, 2)]
+
+
+def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
+    """The order of the methods, where it differs from the paper's, and the effect of each variant of locality."""
+    yield f"Order on {dataset}: {order(row for row in rows if family(row) not in VARIANTS)}."
+    verdicts = against_paper(dataset, rows)
+    if verdicts:
+        text = f"Pairs of methods in the paper's order: {sum(v.agrees is True for v in verdicts)} of {len(verdicts)}"
+        for words, agrees in (("reversed here", False), ("undecided", None)):
+            pairs = [str(verdict) for verdict in verdicts if verdict.agrees is agrees]
+            text += f"; {words}: {'; '.join(pairs)}" if pairs else ""
+        yield f"{text}."
+    measured = {family(row): row for row in rows}
+    for name, other, words in CONTRASTS:
+        if name in measured and other in measured:
+            pair = measured[name], measured[other]
+            gap, count = difference(*pair), min(row.settings["num"] for row in pair)
+            r2, other_r2 = (sum(row.metrics["each"]["r2"][:count]) / count for row in pair)
+            yield (f"{words}: r2 {r2:.3f} instead of {other_r2:.3f} on the same noise, {gap.mean:+.3f} "
+                   f"({gap.low:+.3f} to {gap.high:+.3f}).")

@@ -1,9 +1,10 @@
-"""The benchmark's figures, drawn from its rows and the arrays beside them; each as PNG and as PDF."""
+"""The benchmark's figures, drawn from its rows and the arrays stored beside them; each as PNG and PDF."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.paper.numbers import PAPER_THRESHOLD
+from scorelens.paper.numbers import PAPER_THRESHOLD, means
 from scorelens.paper.presets import ANOTHER_SEED
 from scorelens.paper.results import Results, family
 from scorelens.report.fields import Strip, field_figure, gain_figure
@@ -21,15 +22,21 @@ from scorelens.report.paper_tables import label
 from scorelens.report.report_card import error_figure
 from scorelens.results import Row as Measured
 
-COLUMNS = 3  # panels beside each other
+COLUMNS = 3  # panels side by side
 SUFFIXES = (".png", ".pdf")
+ABLATIONS: dict[str, tuple[str, str, Mapping[str, Mapping[float, float]], str]] = {  # option, axis, paper, caption
+    "threshold": ("threshold", "threshold τ", means(PAPER_THRESHOLD),
+                  "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's"),
+    "low-rank": ("energy", "share of the energy cut", {},
+                 "r2 by the share of the energy that is cut (full rank at the left end), with its 95 % interval")}
+Plot = Callable[[Any, str, Sequence[Measured]], None]  # draws the rows of a dataset on axes
 
 
 @dataclass(frozen=True)
 class Drawing:
-    """Where figures go, and where the arrays of the rows are."""
+    """The folder of the run, which holds the arrays of its rows, and the folder for figures."""
 
-    folder: Path  # of the run
+    folder: Path
     figures: Path
 
     def arrays(self, row: Measured) -> Mapping[str, np.ndarray]:
@@ -42,241 +49,194 @@ class Drawing:
             draw(self.figures / f"{name}{suffix}")
         return Figure(self.figures / f"{name}.png", caption, alt=caption)
 
+    def mosaic(self, name: str, caption: str, rows: Sequence[Measured], key: str, first: tuple[str, str],
+               columns: Sequence[str]) -> Iterator[Figure]:
+        """The images stored under `key`, one line per row; above them a line with this title and key."""
+        shown = [(label(family(row)), arrays) for row in rows if key in (arrays := self.arrays(row))]
+        if not shown:
+            return
+        (title, first_key), count = first, min(len(columns), len(shown[0][1][key]))
+        top = _floats(shown[0][1][first_key])[:count]
+        lines = [Row(title, top.expand(count, *top.shape[1:])),
+                 *(Row(method, _floats(arrays[key])[:count]) for method, arrays in shown)]
+        yield self.save(_file_name(name), caption, lambda path: labelled_rows(lines, path, columns=columns[:count]))
+
+    def panels(self, name: str, caption: str, by_dataset: Mapping[str, Sequence[Measured]],
+               plot: Plot) -> Iterator[Figure]:
+        """One panel for each dataset, and one legend."""
+        if by_dataset:
+            yield self.save(name, caption, lambda path: _panels(by_dataset, plot).savefig(path, dpi=160))
+
 
 def samples(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """The first samples of every method, below the network's, for each dataset."""
     for dataset, rows in results.of(preset).items():
-        pictures = [(row, to.arrays(row)) for row in rows]
-        pictures = [(row, arrays) for row, arrays in pictures if "samples" in arrays]
-        if pictures:
-            mosaic = [Row(Path(rows[0].settings["reference"]).name, _floats(pictures[0][1]["reference"])),
-                      *(Row(label(family(row)), _floats(arrays["samples"])) for row, arrays in pictures)]
-            columns = [f"seed {rows[0].settings['seed'] + k}" for k in range(len(mosaic[0].images))]
-            yield to.save(f"samples-{_file(dataset)}", f"Samples on {dataset}: each column starts from one noise",
-                          lambda path, m=mosaic, c=columns: labelled_rows(m, path, columns=c))  # type: ignore[misc]
+        settings = rows[0].settings
+        yield from to.mosaic(f"samples-{dataset}", f"Samples on {dataset}: each column starts from the same noise",
+                             rows, "samples", (Path(settings["reference"]).name, "reference"),
+                             [f"seed {settings['seed'] + k}" for k in range(settings["num"])])
 
 
 def novelty_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _path_curves(results, preset, to, "novelty", "distance to the data",
-                            "Mean squared distance of each prediction of x0 to the nearest training image, along the "
-                            "trajectory")
+    yield from to.panels(preset, "Mean squared distance from each prediction of x0 to the nearest training image, "
+                         "along the trajectory", results.of(preset), _path_plot(results, preset, "novelty"))
 
 
 def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """The difference of predictions along the trajectory, and what they look like."""
-    yield from _path_curves(results, preset, to, "mse", "MSE to the network",
-                            "Mean squared difference of the predictions of x0 to the network's, each on its own "
-                            "trajectory; bands are one standard deviation over samples")
+    """The difference between predictions along the trajectory, and the predictions themselves."""
+    yield from to.panels(preset, "Mean squared difference to the network's predictions of x0, each along its own "
+                         "trajectory; bands show one standard deviation over samples", results.of(preset),
+                         _path_plot(results, preset, "mse"))
     for dataset, rows in results.of(preset).items():
-        shown = [(row, to.arrays(row)) for row in rows if family(row) in ("locality", "wiener", "optimal")]
-        shown = [(row, arrays) for row, arrays in shown if "steps" in arrays]
-        if shown:
-            steps = len(rows[0].metrics["path"])
-            strips = [Row(Path(rows[0].settings["reference"]).name, _floats(shown[0][1]["reference_steps"][:steps])),
-                      *(Row(label(family(row)), _floats(arrays["steps"][:steps])) for row, arrays in shown)]
-            columns = [f"σ = {point['sigma']:.3g}" for point in rows[0].metrics["path"]]
-            yield to.save(f"steps-{_file(dataset)}", f"Predictions of x0 along one trajectory on {dataset}",
-                          lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
+        yield from to.mosaic(f"steps-{dataset}", f"Predictions of x0 along one trajectory on {dataset}",
+                             [row for row in rows if family(row) in ("locality", "wiener", "optimal")], "steps",
+                             (Path(rows[0].settings["reference"]).name, "reference_steps"),
+                             [f"σ = {step['sigma']:.3g}" for step in rows[0].metrics["path"]])
 
 
-def threshold_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _ablation_curves(results, preset, to, "threshold", "threshold τ",
-                                {d: {t: v[0] for t, v in values.items()} for d, values in PAPER_THRESHOLD.items()},
-                                "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's")
+def ablation_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """r2 by the value of an option, one curve per denoiser; rows without the option are at the left end."""
+    option, xlabel, paper, caption = ABLATIONS[preset]
 
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        smallest = min(row.options.get(option) or 1.0 for row in rows)
+        for k, denoiser in enumerate(dict.fromkeys(row.denoiser for row in rows)):
+            curve = [row for row in rows if row.denoiser == denoiser]
+            _band(axes, [row.options.get(option) or smallest / 3 for row in curve], [row.r2 for row in curve], f"C{k}",
+                  label(denoiser))
+        if dataset in paper:
+            axes.plot(*zip(*paper[dataset].items(), strict=True), "--", color="C7", lw=1.2, label="the paper's")
+        axes.set(xscale="log", xlabel=xlabel, ylabel="r2")
 
-def energy_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    yield from _ablation_curves(results, preset, to, "energy", "share of the energy cut", {},
-                                "r2 by the share of the energy that is cut (full rank at the left end), with its 95 % "
-                                "interval")
+    yield from to.panels(preset, caption, results.of(preset), plot)
 
 
 def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """r2 by the number of images in a softmax; the exact one is a line across."""
-    found = results.of(preset)
+    """r2 by the number of images per softmax; the exact softmax is a horizontal line."""
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        for exact in (row for row in rows if row.options.get("softmax_batch") is None):
+            axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
+            axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
+        points = sorted((row.options["softmax_batch"], row.r2) for row in rows if row.options.get("softmax_batch"))
+        _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
+        axes.set(xscale="log", xlabel="images per softmax", ylabel="r2")
 
-    def draw(path: Path) -> None:
-        figure, panels = _panels(list(found))
-        for axes, rows in zip(panels, found.values(), strict=True):
-            exact = next((row for row in rows if row.options.get("softmax_batch") is None), None)
-            if exact is not None:
-                axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
-                axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
-            points = sorted((float(row.options.get("softmax_batch") or 0), row.r2) for row in rows if row is not exact)
-            _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
-            axes.set_xscale("log")
-            axes.set(xlabel="images in a softmax", ylabel="r2")
-        _legend(figure, panels)
-        figure.savefig(path, dpi=160)
-
-    if found:
-        yield to.save("softmax", "r2 of locality by the number of images in a softmax, with its 95 % interval", draw)
+    yield from to.panels(preset, "r2 of locality by the number of images per softmax, with its 95 % interval",
+                         results.of(preset), plot)
 
 
 def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """What a tolerance costs: rms by noise level for each tolerance, on each dataset."""
-    found = {dataset: [row for row in rows if "tolerance" in row.options]
-             for dataset, rows in results.of(preset).items()}
-    found = {dataset: rows for dataset, rows in found.items() if any(row.metrics["rms"] > 0 for row in rows)}
+    """The error of an approximation by noise level, for each tolerance."""
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        for k, row in enumerate(rows):
+            tolerance, steps = row.options["tolerance"], [step for step in row.metrics["path"] if step["rms"] > 0]
+            axes.axhline(tolerance, color=f"C{k}", lw=0.8, ls="--")
+            axes.plot([step["sigma"] for step in steps], [step["rms"] for step in steps], "o-", ms=3, color=f"C{k}",
+                      label=f"tolerance {tolerance:g}")
+        sigmas = [step["sigma"] for step in rows[0].metrics["path"]]
+        axes.set(xscale="log", yscale="log", xlim=(1.5 * max(sigmas), min(sigmas) / 1.5),
+                 xlabel="noise level σ, falling", ylabel="largest rms error of x0_hat")
 
-    def draw(path: Path) -> None:
-        figure, panels = _panels(list(found))
-        for axes, rows in zip(panels, found.values(), strict=True):
-            for k, row in enumerate(rows):
-                asked, steps = row.options["tolerance"], [step for step in row.metrics["path"] if step["rms"] > 0]
-                axes.axhline(asked, color=f"C{k}", lw=0.8, ls="--")
-                axes.plot([step["sigma"] for step in steps], [step["rms"] for step in steps], "o-", ms=3, color=f"C{k}",
-                          label=f"tolerance {asked:g}")
-            axes.set_xscale("log")
-            axes.set_yscale("log")
-            sigmas = [step["sigma"] for step in rows[0].metrics["path"]]
-            axes.set_xlim(1.5 * max(sigmas), min(sigmas) / 1.5)
-            axes.set(xlabel="noise level σ, falling", ylabel="largest rms of x0_hat")
-        _legend(figure, panels)
-        figure.savefig(path, dpi=160)
-
-    if found:
-        yield to.save("tolerance", "Largest rms of x0_hat against the exact plan, by noise level; dashed: what was "
-                      "asked for. Where there is no point, or no panel, the exact plan did all the work", draw)
+    approximate = {dataset: [row for row in rows if "tolerance" in row.options]
+                   for dataset, rows in results.of(preset).items()}
+    shown = {dataset: rows for dataset, rows in approximate.items() if any(row.metrics["rms"] > 0 for row in rows)}
+    yield from to.panels(preset, "Largest rms error of x0_hat against the exact plan, by noise level; dashed: the "
+                         "tolerance. Steps and datasets that the exact plan computed are not shown", shown, plot)
 
 
 def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """Errors by noise level, and one held-out image through every model."""
+    """Errors by noise level, and the predictions of every model for one held-out image."""
     for dataset, rows in results.of(preset).items():
-        flat = [{"model": label(family(row)), **level} for row in rows for level in row.metrics["levels"]]
-        yield to.save(f"errors-{_file(dataset)}", f"{dataset}: error of one step on held-out images, by noise level",
-                      lambda path, f=flat, d=dataset: error_figure(f, title=d).savefig(path, dpi=160))  # type: ignore[misc]
-        pictures = [(row, to.arrays(row)) for row in rows]
-        pictures = [(row, arrays) for row, arrays in pictures if "predictions" in arrays]
-        if pictures:
-            count = len(rows[0].metrics["levels"])
-            held_out = _floats(pictures[0][1]["held_out"])
-            strips = [Row("held-out image", held_out.expand(count, *held_out.shape[1:])),
-                      *(Row(label(family(row)), _floats(arrays["predictions"])) for row, arrays in pictures)]
-            columns = [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]]
-            yield to.save(f"single-{_file(dataset)}", f"{dataset}: one held-out image, noised and denoised in one "
-                          "step; the optimal denoiser goes to a training image instead",
-                          lambda path, s=strips, c=columns: labelled_rows(s, path, columns=c))  # type: ignore[misc]
+        errors = [{"model": label(family(row)), **level} for row in rows for level in row.metrics["levels"]]
+        caption = f"{dataset}: error of one step on held-out images, by noise level"
+        yield to.save(_file_name(f"errors-{dataset}"), caption,
+                      partial(error_figure(errors, title=dataset).savefig, dpi=160))
+        yield from to.mosaic(f"single-{dataset}", f"{dataset}: one held-out image, noised and denoised in one step; "
+                             "the optimal denoiser returns a training image instead", rows, "predictions",
+                             ("held-out image", "held_out"),
+                             [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]])
 
 
 def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """The field of the centre: network above Wiener filter, for each dataset."""
-    strips, sigmas = [], []
-    for dataset, rows in results.of(preset).items():
-        for row in rows:
-            arrays = to.arrays(row)
-            if "centre" in arrays:
-                sigmas = list(dict.fromkeys(f["sigma"] for f in row.metrics["fields"]))
-                pixels = list(dict.fromkeys(tuple(f["pixel"]) for f in row.metrics["fields"]))
-                strips.append(Strip(row.label, arrays["centre"], pixels[len(pixels) // 2], dataset))
+    """The field of the centre pixel: the network's above the Wiener filter's, for each dataset."""
+    rows = [(row, arrays) for row in results.rows_of(preset) if "centre" in (arrays := to.arrays(row))]
+    strips = []
+    for row, arrays in rows:
+        pixels = list(dict.fromkeys(tuple(field["pixel"]) for field in row.metrics["fields"]))
+        strips.append(Strip(row.label, arrays["centre"], pixels[len(pixels) // 2], row.settings["dataset"]))
     if strips:
-        yield to.save("fields", "Sensitivity fields of the centre pixel by noise level, each normalized by itself",
+        sigmas = list(dict.fromkeys(field["sigma"] for field in rows[-1][0].metrics["fields"]))
+        yield to.save("fields", "Sensitivity fields of the centre pixel by noise level, each scaled to its own maximum",
                       lambda path: field_figure(strips, sigmas, path))
 
 
 def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """The mark in the fields, and how much of it passes."""
-    rows = [row for found in results.of(preset).values() for row in found]
-    strips = [Strip(row.label, to.arrays(row)["maps"], (-1, -1), f"γ = {row.metrics['gamma']:g}",
-                    [mark["snr"] > 0.1 for mark in row.metrics["marks"]]) for row in rows if "maps" in to.arrays(row)]
+    """The mark in the fields, and the gain along the mark."""
+    rows = results.rows_of(preset)
+    strips = [Strip(row.label, arrays["maps"], (-1, -1), f"γ = {row.metrics['gamma']:g}",
+                    [mark["snr"] > 0.1 for mark in row.metrics["marks"]])
+              for row in rows if "maps" in (arrays := to.arrays(row))]
     if strips:
         sigmas = [mark["sigma"] for mark in rows[0].metrics["marks"]]
         yield to.save("marks", "Fields of a pixel of the mark; framed where the mark's signal-to-noise ratio is above "
                       "0.1", lambda path: field_figure(strips, sigmas, path, root=True))
     if rows:
-        marks = [mark for row in rows for mark in row.metrics["marks"]]
-        yield to.save("gain", "How much of the mark a network passes, and the prediction",
-                      lambda path: gain_figure(marks).savefig(path, dpi=160))
+        figure = gain_figure([mark for row in rows for mark in row.metrics["marks"]])
+        yield to.save("gain", "Gain of the networks along the mark, measured and predicted",
+                      partial(figure.savefig, dpi=160))
 
 
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
-    "threshold": threshold_curves, "low-rank": energy_curves, "softmax": batch_curves,
+    "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
     "tolerance": tolerance_curves, "held-out": heldout_figures, "sensitivity": field_strips,
     "manipulation": mark_figures}
 
 
-def _path_curves(results: Results, preset: str, to: Drawing, key: str, ylabel: str, caption: str) -> Iterator[Figure]:
-    found = results.of(preset)
+def _path_plot(results: Results, preset: str, key: str) -> Plot:
+    """Curves of "novelty" or "mse" along the trajectory."""
+    methods = list(dict.fromkeys(map(family, results.rows_of(preset))))
 
-    def draw(path: Path) -> None:
-        figure, panels = _panels(list(found))
-        methods = list(dict.fromkeys(family(row) for rows in found.values() for row in rows))
-        for axes, rows in zip(panels, found.values(), strict=True):
-            for row in rows:
-                sigmas = [point["sigma"] for point in row.metrics["path"]]
-                name = family(row)
-                colour = INK if name == ANOTHER_SEED else f"C{methods.index(name)}"
-                _curve(axes, sigmas, [point[key] for point in row.metrics["path"]], colour, label(name))
-            if key == "novelty":
-                points = rows[0].metrics["path"]
-                _curve(axes, sigmas, [point["reference_novelty"] for point in points], "C9", "the network")
-            axes.set_xscale("log")
-            axes.invert_xaxis()
-            if key == "mse":
-                axes.set_yscale("log")
-            else:  # which is 0 for training images themselves
-                axes.set_yscale("symlog", linthresh=0.01)
-                axes.set_ylim(bottom=0)
-            axes.set(xlabel="noise level σ, falling", ylabel=ylabel)
-        _legend(figure, panels)
-        figure.savefig(path, dpi=160)
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        for row in rows:
+            colour = INK if family(row) == ANOTHER_SEED else f"C{methods.index(family(row))}"
+            _curve(axes, row.metrics["path"], key, colour, label(family(row)))
+        if key == "novelty":
+            _curve(axes, rows[0].metrics["path"], "reference_novelty", "C9", "the network")
+        axes.set(xscale="log", xlabel="noise level σ, falling")
+        axes.invert_xaxis()
+        if key == "mse":
+            axes.set(yscale="log", ylabel="MSE to the network")
+        else:  # 0 for training images
+            axes.set_yscale("symlog", linthresh=0.01)
+            axes.set(ylim=(0, None), ylabel="distance to the data")
 
-    if found:
-        yield to.save(preset, caption, draw)
+    return plot
 
 
-def _ablation_curves(results: Results, preset: str, to: Drawing, name: str, xlabel: str,
-                     paper: Mapping[str, Mapping[float, float]], caption: str) -> Iterator[Figure]:
-    found = results.of(preset)
-
-    def draw(path: Path) -> None:
-        figure, panels = _panels(list(found))
-        for axes, (dataset, rows) in zip(panels, found.items(), strict=True):
-            smallest = min((row.options.get(name) or 1.0 for row in rows), default=1.0)
-            names = [row.denoiser for row in rows]  # whichever threshold was chosen, it is one curve
-            for k, method in enumerate(dict.fromkeys(names)):
-                mine = [row for row, own in zip(rows, names, strict=True) if own == method]
-                _band(axes, [row.options.get(name) or smallest / 3 for row in mine], [row.r2 for row in mine], f"C{k}",
-                      label(method))
-            if dataset in paper:
-                axes.plot(list(paper[dataset]), list(paper[dataset].values()), "--", color="C7", lw=1.2,
-                          label="the paper's")
-            axes.set_xscale("log")
-            axes.set(xlabel=xlabel, ylabel="r2")
-        _legend(figure, panels)
-        figure.savefig(path, dpi=160)
-
-    if found:
-        yield to.save(preset, caption, draw)
-
-
-def _panels(titles: Sequence[str]) -> tuple[Any, list[Any]]:
-    """A panel for each dataset."""
+def _panels(by_dataset: Mapping[str, Sequence[Measured]], plot: Plot) -> Any:
     from matplotlib.figure import Figure as Canvas
 
-    columns = min(COLUMNS, len(titles))
-    lines = -(-len(titles) // columns)
+    columns = min(COLUMNS, len(by_dataset))
+    lines = -(-len(by_dataset) // columns)
     figure = Canvas(figsize=(3.3 * columns + 1.9, 2.7 * lines), layout="constrained")
     panels = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for axes in panels[len(titles):]:
+    for axes in panels[len(by_dataset):]:
         axes.set_visible(False)
-    for axes, title in zip(panels, titles, strict=False):
+    for axes, (dataset, rows) in zip(panels, by_dataset.items(), strict=False):
         quiet(axes)
-        axes.set_title(title, fontsize=10, color=INK, loc="left")
-    return figure, panels[:len(titles)]
-
-
-def _legend(figure: Any, panels: Sequence[Any]) -> None:
-    """One legend for all panels."""
+        axes.set_title(dataset, fontsize=10, color=INK, loc="left")
+        plot(axes, dataset, rows)
     entries = {name: handle for axes in panels for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(entries.values(), entries.keys(), loc="outside right center", fontsize=8, frameon=False)
+    return figure
 
 
-def _curve(axes: Any, x: Sequence[float], values: Sequence[Mapping[str, float]], colour: str, name: str) -> None:
-    mean, std = (np.array([value[key] for value in values]) for key in ("mean", "std"))
-    axes.plot(x, mean, "-o", ms=2.5, lw=1.4, color=colour, label=name)
-    axes.fill_between(x, np.maximum(mean - std, 0), mean + std, color=colour, alpha=0.08, lw=0)
+def _curve(axes: Any, path: Sequence[Mapping[str, Any]], key: str, colour: str, name: str) -> None:
+    sigmas = [step["sigma"] for step in path]
+    mean, std = (np.array([step[key][statistic] for step in path]) for statistic in ("mean", "std"))
+    axes.plot(sigmas, mean, "-o", ms=2.5, lw=1.4, color=colour, label=name)
+    axes.fill_between(sigmas, np.maximum(mean - std, 0), mean + std, color=colour, alpha=0.08, lw=0)
 
 
 def _band(axes: Any, x: Sequence[float], values: Sequence[Mapping[str, float]], colour: str, name: str) -> None:
@@ -289,6 +249,5 @@ def _floats(pixels: np.ndarray) -> Tensor:
     return torch.from_numpy(pixels).float() / 127.5 - 1
 
 
-def _file(name: str) -> str:
-    """A dataset's name as part of a file name: it may be anything."""
-    return "".join(c if c.isalnum() or c in "-_" else "-" for c in name)
+def _file_name(text: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_" else "-" for c in text)

@@ -1,293 +1,240 @@
-"""The benchmark's tables and sentences: each view turns the rows of a preset into what a reader wants to know."""
+"""The benchmark's tables: each view turns the rows of a preset into tables, and sentences on what they show."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import fmean
 from typing import Any
 
 from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
-from scorelens.paper.numbers import (
-    PAPER_FID,
-    PAPER_LOW_RANK,
-    PAPER_MSE,
-    PAPER_NOVELTY,
-    PAPER_R2,
-    PAPER_SECONDS,
-    PAPER_THRESHOLD,
-    Value,
-)
+from scorelens.paper import numbers as paper
 from scorelens.paper.presets import ANOTHER_SEED, DATASETS, ENERGIES, THRESHOLDS
-from scorelens.paper.results import (
-    BATCH_MEAN,
-    CHOSEN,
-    PUBLISHED,
-    VARIANTS,
-    Results,
-    against_paper,
-    difference,
-    family,
-    limits,
-    order,
-)
+from scorelens.paper.results import BATCH_MEAN, VARIANTS, Results, difference, discussion, family, limits
 from scorelens.report.html import Cell, Table, Text
 from scorelens.results import Row
 
 Block = Table | Text
+Line = list[Cell | str]
+Columns = Mapping[str, str | Callable[[Row], Cell | str]]  # by header, what is shown of a row: a format, or a function
 MISSING = "–"
 LABELS = {"els": "els (Kamb & Ganguli)", "locality": "locality (the paper's)",
-          BATCH_MEAN: "locality, batch-mean softmax", PUBLISHED: "locality, as published",
-          CHOSEN: "locality, threshold chosen", "kernel": "kernel (ours)"}
-FULL_SHADE = 0.3  # a difference of r2 that gets the full colour
+          BATCH_MEAN: "locality, batch-mean softmax", "kernel": "kernel (ours)"}
+FULL_SHADE = 0.3  # the difference in r2 that gets the full colour
 
 
 def label(method: str) -> str:
     return LABELS.get(method, method)
 
 
-def paper_name(dataset: str) -> str:
-    """What the paper used in its place."""
-    return DATASETS[dataset].paper if dataset in DATASETS else ""
-
-
 def agreement(results: Results, preset: str) -> Iterator[Block]:
-    """r2 and MSE of each method on each dataset, beside the paper's; then what they say."""
+    """r2 and MSE of each method on each dataset, beside the paper's, and what they show."""
     for dataset, rows in results.of(preset).items():
-        paper_r2, paper_mse = PAPER_R2.get(dataset, {}), PAPER_MSE.get(dataset, {})
-        best = max((row.r2["mean"] for row in rows if family(row) not in (ANOTHER_SEED, *VARIANTS)),
-                   default=None)
-        lines: list[list[Cell | str]] = []
-        for row in rows:
-            name = family(row)
-            lines.append([Cell(label(name), note=_options(row)), _score(row, "r2", best),
-                          *_beside(row.r2["mean"], paper_r2.get(name), shade=True),
-                          f"{row.metrics['mse']['mean']:.3f} ± {row.metrics['mse']['std']:.3f}",
-                          *_beside(row.metrics["mse"]["mean"], paper_mse.get(name))[:1], limits(row)])
-        edition = f" (the paper: {paper_name(dataset)})" if paper_name(dataset) else " (not in the paper)"
+        best = max((row.r2["mean"] for row in rows if family(row) not in (ANOTHER_SEED, *VARIANTS)), default=None)
         header = ["method", "r2", "paper", "difference", "MSE", "paper's MSE", "measured on"]
-        if not paper_r2:
-            kept = [k for k, name in enumerate(header) if name in ("method", "r2", "MSE", "measured on")]
+        lines = [_agreement_line(dataset, row, best) for row in rows]
+        if dataset not in paper.PAPER_R2:
+            kept = [k for k, head in enumerate(header) if head in ("method", "r2", "MSE", "measured on")]
             header, lines = [header[k] for k in kept], [[line[k] for k in kept] for line in lines]
-        yield Table(header, lines,
-                    f"{dataset}{edition}: mean ± standard deviation over samples, 95 % interval of the mean with it")
+        name = DATASETS[dataset].paper if dataset in DATASETS else ""
+        yield Table(header, lines, f"{dataset} ({f'in the paper: {name}' if name else 'not in the paper'}): mean ± "
+                                   "standard deviation over samples, and the 95 % interval of the mean")
         yield Text(list(discussion(dataset, rows)))
 
 
-def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
-    """Where our order agrees with the paper's and where not, and what the variants of locality do; all measured."""
-    formulas = [row for row in rows if family(row) not in VARIANTS]
-    yield f"Order on {dataset}: {order(formulas)}."
-    verdicts = against_paper(dataset, rows)
-    if verdicts:
-        groups: dict[bool | None, list[str]] = {True: [], False: [], None: []}
-        for verdict in verdicts:
-            groups[verdict.agrees].append(f"{verdict.better} before {verdict.worse} ({verdict.difference.mean:+.3f}, "
-                                          f"{verdict.difference.low:+.3f} to {verdict.difference.high:+.3f})")
-        told = [f"Pairs of methods that are in the paper's order: {len(groups[True])} of {len(verdicts)}"]
-        told += [f"; the other way round here: {'; '.join(groups[False])}"] if groups[False] else []
-        told += [f"; undecided: {'; '.join(groups[None])}"] if groups[None] else []
-        yield "".join(told) + "."
-    mine = {family(row): row for row in rows}
-    for name, other, words in (
-            (BATCH_MEAN, "locality", "Batch-mean softmax, as in the published code, instead of the exact one"),
-            (PUBLISHED, "locality", "Masks and softmax of the published code, instead of the paper's equations"),
-            (CHOSEN, "locality", "Locality at the threshold of our ablation, instead of the paper's"),
-            (CHOSEN, "wiener", "Locality at the threshold of our ablation, instead of the Wiener filter")):
-        if name in mine and other in mine:
-            gap, count = difference(mine[name], mine[other]), min(mine[m].settings["num"] for m in (name, other))
-            ours, theirs = (sum(mine[m].metrics["each"]["r2"][:count]) / count for m in (name, other))
-            yield (f"{words}: r2 {ours:.3f} instead of {theirs:.3f} on the same noise, {gap.mean:+.3f} "
-                   f"({gap.low:+.3f} to {gap.high:+.3f}).")
+def _agreement_line(dataset: str, row: Row, best: float | None) -> Line:
+    name, mse = family(row), row.metrics["mse"]
+    options = ", ".join(f"{key} {value}" for key, value in row.options.items() if key != "softmax").replace("_", " ")
+    paper_r2, paper_mse = (table.get(dataset, {}).get(name) for table in (paper.PAPER_R2, paper.PAPER_MSE))
+    gap = row.r2["mean"] - paper_r2[0] if paper_r2 else None
+    return [Cell(label(name), note=options), _score(row, best), _paper_value(paper_r2),
+            MISSING if gap is None else Cell(f"{gap:+.3f}", shade=gap / FULL_SHADE),
+            "{mean:.3f} ± {std:.3f}".format(**mse), _paper_value(paper_mse), limits(row)]
 
 
-def novelty(results: Results, preset: str) -> Iterator[Block]:
-    yield _by_dataset(results, preset, lambda row: row.metrics["novelty_mse"]["mean"], ".3f",
-                      {d: {m: v[0] for m, v in methods.items()} for d, methods in PAPER_NOVELTY.items()},
-                      "Mean squared distance of the samples to the nearest training image; the paper's below")
+def by_method(results: Results, preset: str) -> Iterator[Block]:
+    """One number per method and dataset, beside the paper's."""
+    value, form, numbers, caption = METHOD_TABLES[preset]
+    methods = {family(row): label(family(row)) for row in results.rows_of(preset)}
+    yield _pivot(results.of(preset), "method", methods, family, value, form, numbers, caption)
 
 
 def runtime(results: Results, preset: str) -> Iterator[Block]:
-    yield _by_dataset(results, preset, lambda row: row.metrics["seconds_per_image"], ".3g", PAPER_SECONDS,
-                      "Seconds of a sample of ten steps, divided by the number sampled at once; the paper's, on a GPU, "
-                      "below")
-    seen = {(row.environment["device"], row.environment["threads"]) for rows in results.of(preset).values()
-            for row in rows}
-    fewer = [f"{label(family(row))} on {d}, {limits(row)}" for d, rows in results.of(preset).items()
-             for row in rows if "images_limit" in row.options]
-    yield Text([f"Ours: {'; '.join(f'{device}, {threads} threads' for device, threads in sorted(seen))}.",
-                *([f"Some methods saw fewer images than there are, and took the time of the fewer: {'; '.join(fewer)}."]
-                  if fewer else [])])
+    yield from by_method(results, preset)
+    rows = results.rows_of(preset)
+    machines = sorted({f"{row.environment['device']}, {row.environment['threads']} threads" for row in rows})
+    subsets = [f"{label(family(row))} on {row.settings['dataset']}, {limits(row)}" for row in rows
+               if "images_limit" in row.options]
+    yield Text([f"Ours: {'; '.join(machines)}.",
+                *([f"Timed on a subset of the images: {'; '.join(subsets)}."] if subsets else [])])
 
 
-def dynamics(results: Results, preset: str) -> Iterator[Block]:
+def by_level(results: Results, preset: str) -> Iterator[Block]:
+    """The mean squared error of each method at each noise level, one table per dataset."""
+    key, form, caption = LEVEL_TABLES[preset]
     for dataset, rows in results.of(preset).items():
-        sigmas = [point["sigma"] for point in rows[0].metrics["path"]]
-        yield Table(["method", *(f"σ = {s:.3g}" for s in sigmas)],
-                    [[label(family(row)), *(f"{p['mse']['mean']:.4f}" for p in row.metrics["path"])] for row in rows],
-                    f"{dataset}: mean squared difference of the predictions of x0, each on its own trajectory")
+        yield _level_table(rows, {"method": lambda row: label(family(row))}, key, lambda point: point["mse"]["mean"],
+                           form, caption.format(dataset=dataset, limits=limits(rows[0])))
+
+
+def sensitivity(results: Results, preset: str) -> Iterator[Block]:
+    networks = [row for row in results.rows_of(preset) if row.denoiser != "wiener"]
+    yield _level_table(networks, {"data": "{0.settings[dataset]}", "network": "{0.label}"}, "fields",
+                       lambda field: field["cosine"], ".3f",
+                       "Cosine of the network's mean field with the row of the Wiener filter, mean over nine pixels")
 
 
 def threshold(results: Results, preset: str) -> Iterator[Block]:
-    yield _ablation(results, preset, "threshold", THRESHOLDS, "τ",
-                    {d: {t: v[0] for t, v in values.items()} for d, values in PAPER_THRESHOLD.items()},
+    yield _ablation(results.of(preset), "threshold", THRESHOLDS, "τ", paper.means(paper.PAPER_THRESHOLD),
                     "r2 of locality by the threshold of its masks; the paper's below")
     for dataset, rows in results.of(preset).items():
         best = max(rows, key=lambda row: row.r2["mean"])
-        paper = PAPER_THRESHOLD.get(dataset)
-        told = f" (the paper's best: {max(paper, key=lambda t: paper[t][0]):g})" if paper else ""
+        numbers = paper.PAPER_THRESHOLD.get(dataset)
+        theirs = f" (the paper's best: {max(numbers, key=lambda t: numbers[t][0]):g})" if numbers else ""
         ties = [f"{row.options['threshold']:g}" for row in rows if row is not best and difference(best, row).low <= 0]
-        yield Text([f"{dataset}: best at τ = {best.options['threshold']:g}{told}, r2 {best.r2['mean']:.3f}"
-                    + (f"; not certainly worse: {', '.join(ties)}." if ties else ".")])
+        yield Text([f"{dataset}: best at τ = {best.options['threshold']:g}{theirs}, r2 {best.r2['mean']:.3f}"
+                    + (f"; not significantly worse: {', '.join(ties)}." if ties else ".")])
 
 
 def low_rank(results: Results, preset: str) -> Iterator[Block]:
     for method in ("locality", "wiener"):
-        mine = Results([row for rows in results.of(preset).values() for row in rows if family(row) == method],
-                       results.scale, results.own)
-        yield _ablation(mine, preset, "energy", ENERGIES, "share cut", PAPER_LOW_RANK[method],
+        only = Results([row for row in results.rows if family(row) == method], results.scale, results.own)
+        yield _ablation(only.of(preset), "energy", ENERGIES, "share cut", paper.PAPER_LOW_RANK[method],
                         f"r2 of {label(method)} without the components that hold this share of the energy; the paper's "
                         "below")
 
 
 def softmax(results: Results, preset: str) -> Iterator[Block]:
-    lines: list[list[Cell | str]] = []
-    for dataset, rows in results.of(preset).items():
-        exact = next((row for row in rows if "softmax" not in row.options), None)
-        for row in rows:
-            batch = row.options.get("softmax_batch")
-            gap = difference(row, exact) if exact is not None and row is not exact else None
-            lines.append([dataset, f"{batch:g}" if batch else "all (exact)", f"{row.r2['mean']:.3f}",
-                          Cell(f"{gap.mean:+.3f}", note=f"{gap.low:+.3f} … {gap.high:+.3f}", shade=gap.mean / 0.1)
-                          if gap else MISSING, f"{row.metrics['mse']['mean']:.4f}", limits(row)])
-    yield Table(["data", "images in a softmax", "r2", "difference", "MSE", "measured on"], lines,
-                "Locality with one softmax over all images, and with the mean of the softmaxes of batches")
+    columns = _to_exact(results.rows_of(preset), "softmax_batch", "images per softmax", "all (exact)", ".3f", shade=0.1)
+    yield _table(results.rows_of(preset), {**columns, "MSE": "{0.metrics[mse][mean]:.4f}", "measured on": limits},
+                 "Locality with one softmax over all images, and with the mean of the softmaxes of batches")
 
 
 def tolerance(results: Results, preset: str) -> Iterator[Block]:
-    lines: list[list[Cell | str]] = []
-    for dataset, rows in results.of(preset).items():
-        exact = next((row for row in rows if row.options.get("tolerance") is None), None)
-        for row in rows:
-            asked = row.options.get("tolerance")
-            gap = difference(row, exact) if exact is not None and row is not exact else None
-            lines.append([dataset, f"{asked:g}" if asked else "exact", f"{row.r2['mean']:.3f}",
-                          Cell(f"{gap.mean:+.4f}", note=f"{gap.low:+.4f} … {gap.high:+.4f}") if gap else MISSING,
-                          *(_within(row.metrics) if asked else [MISSING, "100%", MISSING]), limits(row)])
-    yield Table(["data", "tolerance", "r2", "difference", "largest rms", "images compared", "exact / within",
-                 "measured on"], lines,
-                "Locality within a tolerance: r2 with the network; the largest rms of x0_hat of a step and sample, "
-                "against the exact one from the same z; the share of the images that a step compares; and the exact "
-                "plan's time over its own")
+    columns = {**_to_exact(results.rows_of(preset), "tolerance", "tolerance", "exact", ".4f"),
+               "largest rms": lambda row: f"{row.metrics['rms']:.4f}" if "tolerance" in row.options else MISSING,
+               "images compared": "{0.metrics[compared]:.0%}", "speed-up": _speed_up, "measured on": limits}
+    yield _table(results.rows_of(preset), columns,
+                 "Locality within a tolerance: r2 with the network; the largest rms error of x0_hat over steps and "
+                 "samples, against the exact prediction from the same z; the share of the images that a step compares; "
+                 "and the time of the exact plan divided by the time of this one")
 
 
-def _within(metrics: Mapping[str, Any]) -> list[str]:
-    return [f"{metrics['rms']:.4f}", f"{metrics['compared']:.0%}",
-            f"{metrics['exact_seconds_per_image'] / metrics['seconds_per_image']:.2f}"]
-
-
-def heldout(results: Results, preset: str) -> Iterator[Block]:
-    for dataset, rows in results.of(preset).items():
-        yield Table(["model", *(f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"])],
-                    [[label(family(row)), *(f"{level['mse']['mean']:.3g}" for level in row.metrics["levels"])]
-                     for row in rows], f"{dataset}: mean squared error of one step on held-out images "
-                                       f"({limits(rows[0])})")
-
-
-def sensitivity(results: Results, preset: str) -> Iterator[Block]:
-    found = results.of(preset)
-    networks = [(dataset, row) for dataset, rows in found.items() for row in rows if row.denoiser != "wiener"]
-    sigmas = list(dict.fromkeys(f["sigma"] for _, row in networks for f in row.metrics["fields"]))
-    yield Table(["data", "network", *(f"σ = {s:.3g}" for s in sigmas)],
-                [[dataset, row.label, *(f"{_mean(row.metrics['fields'], s, 'cosine'):.3f}" for s in sigmas)]
-                 for dataset, row in networks],
-                "Cosine of the network's mean field and the row of the Wiener filter, mean over nine pixels")
-
-
-def architectures(results: Results, preset: str) -> Iterator[Block]:
-    yield Table(["network", "r2", "MSE", "measured on"],
-                [[row.label, _score(row, "r2", None), f"{row.metrics['mse']['mean']:.4f}", limits(row)]
-                 for rows in results.of(preset).values() for row in rows],
-                "Other networks against the reference U-Net of the same data, from the same noise")
+def listing(results: Results, preset: str) -> Iterator[Block]:
+    """One line per row."""
+    columns, caption = LISTINGS[preset]
+    yield _table(results.rows_of(preset), columns, caption)
 
 
 def self_attention(results: Results, preset: str) -> Iterator[Block]:
-    rows = [row for found in results.of(preset).values() for row in found]
-    yield Table(["network", "precision", "recall", "r2 with the reference", "novelty", "measured on"],
-                [[row.label, f"{row.metrics['precision']:.3f}", f"{row.metrics['recall']:.3f}", f"{row.r2['mean']:.3f}",
-                  f"{row.metrics['novelty_mse']['mean']:.4f}", limits(row)] for row in rows],
-                "Quality of the networks' samples in the space of pixels, by the gradient-estimation sampler")
-    yield Text(["The paper reports FID on CIFAR-10: " + ", ".join(f"{v:g} {k}" for k, v in PAPER_FID.items())
-                + ". It needs Inception weights, which are not to be had here; precision and recall stand in."])
+    yield from listing(results, preset)
+    yield Text(["The paper reports FID on CIFAR-10: " + ", ".join(f"{v:g} {k}" for k, v in paper.PAPER_FID.items())
+                + ". FID needs the weights of Inception, which are not available here; precision and recall replace "
+                "it."])
 
 
 def manipulation(results: Results, preset: str) -> Iterator[Block]:
-    rows = [row for found in results.of(preset).values() for row in found]
-    seen = visible_by_network(mark for row in rows for mark in row.metrics["marks"])
-    yield Table(["network", "γ of its data", "visibility", "visible"],
-                [[row.label, f"{row.metrics['gamma']:g}", f"{seen[row.label]:.3f}",
-                  "yes" if seen[row.label] > MARK_VISIBLE else "no"] for row in rows],
-                f"Correlation of field and mark away from the pixel, mean over σ from {MARK_LEVELS[0]:g} to "
-                f"{MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}")
+    seen = visible_by_network(mark for row in results.rows_of(preset) for mark in row.metrics["marks"])
+    columns: Columns = {"network": "{0.label}", "γ of its data": "{0.metrics[gamma]:g}",
+                        "visibility": lambda row: f"{seen[row.label]:.3f}",
+                        "visible": lambda row: "yes" if seen[row.label] > MARK_VISIBLE else "no"}
+    yield _table(results.rows_of(preset), columns,
+                 f"Correlation of field and mark away from the pixel, mean over σ from {MARK_LEVELS[0]:g} to "
+                 f"{MARK_LEVELS[1]:g}; visible above {MARK_VISIBLE:g}")
 
 
+def _table(rows: Sequence[Row], columns: Columns, caption: str) -> Table:
+    return Table(list(columns), [_line(row, columns) for row in rows], caption)
+
+
+def _line(row: Row, columns: Columns) -> Line:
+    return [content.format(row) if isinstance(content, str) else content(row) for content in columns.values()]
+
+
+def _level_table(rows: Sequence[Row], columns: Columns, key: str, value: Callable[[Mapping[str, Any]], float],
+                 form: str, caption: str) -> Table:
+    """These columns, and one per noise level: the mean of the values that a row has there."""
+    sigmas = list(dict.fromkeys(point["sigma"] for row in rows for point in row.metrics[key]))
+    lines = []
+    for row in rows:
+        values = [[value(point) for point in row.metrics[key] if point["sigma"] == sigma] for sigma in sigmas]
+        lines.append([*_line(row, columns), *(format(fmean(each), form) if each else MISSING for each in values)])
+    return Table([*columns, *(f"σ = {sigma:.3g}" for sigma in sigmas)], lines, caption)
+
+
+def _pivot(by_dataset: Mapping[str, Sequence[Row]], head: str, keys: Mapping[Any, str], key_of: Callable[[Row], Any],
+           value: Callable[[Row], float], form: str, numbers: Mapping[str, Mapping[Any, float]], caption: str,
+           mark_best: bool = False) -> Table:
+    """One line per key, one column per dataset; the paper's number is the note."""
+    values = {(key_of(row), dataset): value(row) for dataset, rows in by_dataset.items() for row in rows}
+
+    def cell(key: Any, dataset: str) -> Cell | str:
+        if (key, dataset) not in values:
+            return MISSING
+        number = numbers.get(dataset, {}).get(key)
+        return Cell(format(values[key, dataset], form), note="" if number is None else f"paper {number:{form}}",
+                    strong=mark_best and values[key, dataset] == max(map(value, by_dataset[dataset])))
+
+    lines = [[text, *(cell(key, dataset) for dataset in by_dataset)] for key, text in keys.items()]
+    return Table([head, *by_dataset], lines, caption)
+
+
+def _ablation(by_dataset: Mapping[str, Sequence[Row]], option: str, keys: Sequence[float], head: str,
+              numbers: Mapping[str, Mapping[float, float]], caption: str) -> Table:
+    """r2 by the value of an option; the best of each dataset is marked."""
+    measured = "; ".join(f"{dataset}: {limits(rows[0])}" for dataset, rows in by_dataset.items())
+    return _pivot(by_dataset, head, {key: f"{key:g}" for key in keys}, lambda row: row.options.get(option, 0.0),
+                  lambda row: row.r2["mean"], ".3f", numbers, f"{caption} ({measured})", mark_best=True)
+
+
+def _to_exact(rows: Sequence[Row], option: str, head: str, exact_name: str, form: str,
+              shade: float | None = None) -> Columns:
+    """An approximation of locality by the value of an option: r2, and the difference to the row without the option."""
+    exact = {row.settings["dataset"]: row for row in rows if option not in row.options}
+
+    def gap(row: Row) -> Cell | str:
+        if option not in row.options or row.settings["dataset"] not in exact:
+            return MISSING
+        interval = difference(row, exact[row.settings["dataset"]])
+        return Cell(f"{interval.mean:+{form}}", note=f"{interval.low:+{form}} … {interval.high:+{form}}",
+                    shade=interval.mean / shade if shade else None)
+
+    return {"data": "{0.settings[dataset]}", head: lambda row: str(row.options.get(option, exact_name)),
+            "r2": "{0.r2[mean]:.3f}", "difference": gap}
+
+
+def _speed_up(row: Row) -> str:
+    ratio = row.metrics["exact_seconds_per_image"] / row.metrics["seconds_per_image"]
+    return f"{ratio:.2f}" if "tolerance" in row.options else MISSING
+
+
+def _score(row: Row, best: float | None = None) -> Cell:
+    return Cell("{mean:.3f} ± {std:.3f}".format(**row.r2), note="{low:.3f} … {high:.3f}".format(**row.r2),
+                strong=row.r2["mean"] == best)
+
+
+def _paper_value(value: paper.Value | None) -> str:
+    return MISSING if value is None else "{:.3f} ± {:.3f}".format(*value)
+
+
+METHOD_TABLES: dict[str, tuple[Callable[[Row], float], str, Mapping[str, Mapping[str, float]], str]] = {
+    "novelty": (lambda row: row.metrics["novelty_mse"]["mean"], ".3f", paper.means(paper.PAPER_NOVELTY),
+                "Mean squared distance from the samples to the nearest training image; the paper's below"),
+    "runtime": (lambda row: row.metrics["seconds_per_image"], ".3g", paper.PAPER_SECONDS,
+                "Seconds per sample of ten steps, in one batch; the paper's, on a GPU, below")}
+LEVEL_TABLES = {
+    "dynamics": ("path", ".4f", "{dataset}: mean squared difference to the network's predictions of x0, each along its "
+                                "own trajectory"),
+    "held-out": ("levels", ".3g", "{dataset}: mean squared error of one step on held-out images ({limits})")}
+LISTINGS: dict[str, tuple[Columns, str]] = {
+    "architectures": ({"network": "{0.label}", "r2": _score, "MSE": "{0.metrics[mse][mean]:.4f}",
+                       "measured on": limits},
+                      "Other networks compared with the reference U-Net of the same data, from the same noise"),
+    "self-attention": ({"network": "{0.label}", "precision": "{0.metrics[precision]:.3f}",
+                        "recall": "{0.metrics[recall]:.3f}", "r2 with the reference": "{0.r2[mean]:.3f}",
+                        "novelty": "{0.metrics[novelty_mse][mean]:.4f}", "measured on": limits},
+                       "Quality of the networks' samples, measured on pixels, with the gradient-estimation sampler")}
 VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
-    "table1": agreement, "table-appendix": agreement, "novelty": novelty, "runtime": runtime, "dynamics": dynamics,
-    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "held-out": heldout,
-    "sensitivity": sensitivity,
-    "architectures": architectures, "self-attention": self_attention, "manipulation": manipulation}
-
-
-def _score(row: Row, metric: str, best: float | None) -> Cell:
-    found = row.metrics[metric]
-    return Cell(f"{found['mean']:.3f} ± {found['std']:.3f}", note=f"{found['low']:.3f} … {found['high']:.3f}",
-                strong=found["mean"] == best)
-
-
-def _beside(ours: float, paper: Value | None, shade: bool = False) -> list[Cell | str]:
-    """The paper's number, and ours minus it."""
-    if paper is None:
-        return [MISSING, MISSING]
-    gap = ours - paper[0]
-    return [f"{paper[0]:.3f} ± {paper[1]:.3f}", Cell(f"{gap:+.3f}", shade=gap / FULL_SHADE if shade else None)]
-
-
-def _options(row: Row) -> str:
-    return ", ".join(f"{key} {value}" for key, value in row.options.items() if key != "softmax").replace("_", " ")
-
-
-def _by_dataset(results: Results, preset: str, value: Callable[[Row], float], form: str,
-                paper: Mapping[str, Mapping[str, float]], caption: str) -> Table:
-    """Methods by dataset, the paper's number below ours."""
-    found = results.of(preset)
-    methods = list(dict.fromkeys(family(row) for rows in found.values() for row in rows))
-    mine = {(family(row), d): row for d, rows in found.items() for row in rows}
-    lines: list[list[Cell | str]] = [[label(m), *(
-        Cell(format(value(mine[m, d]), form), note=_note(paper, d, m, form)) if (m, d) in mine else MISSING
-        for d in found)] for m in methods]
-    return Table(["method", *found], lines, caption)
-
-
-def _ablation(results: Results, preset: str, name: str, values: Sequence[float], head: str,
-              paper: Mapping[str, Mapping[float, float]], caption: str) -> Table:
-    """Values of an option by dataset, the best of each dataset marked."""
-    found = results.of(preset)
-    lines: list[list[Cell | str]] = []
-    for value in values:
-        line: list[Cell | str] = [f"{value:g}"]
-        for dataset, rows in found.items():
-            row = next((r for r in rows if r.options.get(name, 0.0) == value), None)
-            best = max(r.r2["mean"] for r in rows)
-            line.append(MISSING if row is None else Cell(f"{row.r2['mean']:.3f}", strong=row.r2["mean"] == best,
-                                                         note=_note(paper, dataset, value, ".3f")))
-        lines.append(line)
-    told = "; ".join(f"{d}: {limits(rows[0])}" for d, rows in found.items())
-    return Table([head, *found], lines, f"{caption} ({told})")
-
-
-def _note(paper: Mapping[str, Mapping[Any, float]], dataset: str, key: Any, form: str) -> str:
-    value = paper.get(dataset, {}).get(key)
-    return "" if value is None else f"paper {value:{form}}"
-
-
-def _mean(fields: Sequence[Mapping[str, Any]], sigma: float, key: str) -> float:
-    found = [f[key] for f in fields if f["sigma"] == sigma]
-    return sum(found) / len(found) if found else float("nan")
+    "table1": agreement, "table-appendix": agreement, "novelty": by_method, "runtime": runtime, "dynamics": by_level,
+    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "held-out": by_level,
+    "sensitivity": sensitivity, "architectures": listing, "self-attention": self_attention,
+    "manipulation": manipulation}

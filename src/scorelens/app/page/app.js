@@ -125,7 +125,7 @@ async function computeTrajectories(state, signal) {
   const missing = [...new Set([reference, ...visibleIn(state).map(model => model.id)])].filter(isMissing);
   if (!missing.length) return 0;
   const order = [reference, ...missing.filter(id => id !== reference)];
-  await receive("walk", makeQuery(state, missing), signal, order, message => results.addToTrajectory(state, message));
+  await receive("trajectory", makeQuery(state, missing), signal, order, message => results.addToTrajectory(state, message));
   return checkComplete(missing, isMissing);
 }
 
@@ -171,7 +171,7 @@ function getScene() {
     state, sigmas, sigma: sigmas[state.step], visible: visibleIn(state), named,
     label: id => session.models.find(model => model.id === id).label,
     title: model => [model.label, ...Object.values(named(model).options)].join(", "),
-    at: (id, step = state.step) => results.momentOf(state, id, step),
+    at: (id, step = state.step) => results.predictionOf(state, id, step),
     nearest: id => results.nearestOf(state, id),
     failure: id => results.failureOf(state, id),
     field: id => results.fieldOf(state, id),

@@ -19,7 +19,7 @@ export function cardsView(root, session, actions) {
     const { state } = scene;
     heading.textContent = `Step ${state.step + 1} of ${state.steps}, ${sigmaText(scene.sigma)}`;
     note.textContent = (state.picture === null
-      ? `Each model follows its own trajectory from the noise of seed ${state.seed}; this is its prediction now. `
+      ? `Each model follows its own trajectory from the noise of seed ${state.seed}; this is its prediction at this step. `
       : "Your picture with noise of this level, and each model's prediction of the clean image in one step. ")
       + `r² and difference (blue: darker, red: lighter) are relative to ${scene.label(state.reference)}. Click a `
       + "pixel to see its sensitivity fields.";
@@ -51,11 +51,11 @@ export function cardsView(root, session, actions) {
   const numbers = scene => ({
     sigma: scene.sigma,
     models: scene.visible.map(model => {
-      const { moment } = scene.at(model.id) ?? {}, nearest = scene.nearest(model.id);
+      const { prediction } = scene.at(model.id) ?? {}, nearest = scene.nearest(model.id);
       return {
         ...scene.named(model),
-        r2: moment?.r2 ?? null, mse: moment?.mse ?? null, picture_mse: moment?.picture_mse ?? null,
-        z: moment && [...moment.z], x0_hat: moment && [...moment.x0_hat],
+        r2: prediction?.r2 ?? null, mse: prediction?.mse ?? null, picture_mse: prediction?.picture_mse ?? null,
+        z: prediction && [...prediction.z], x0_hat: prediction && [...prediction.x0_hat],
         nearest: nearest && { indices: nearest.indices, rms: nearest.rms }, error: scene.failure(model.id),
       };
     }),
@@ -136,17 +136,17 @@ function renderCard(card, model, scene, shape) {
   card.figures.hidden = failure !== null;
   card.figures.classList.toggle("stale", !result || result.stale);
   if (!result || failure !== null) return;
-  const { moment } = result, std = Math.hypot(1, moment.sigma); // of z
-  paintImage(card.prediction.canvas, moment.x0_hat, shape);
-  paintImage(card.input.canvas, moment.z, shape, std + moment.sigma); // limit: 1 without noise, 2 std with much
-  const score = isReference ? "reference" : `r² ${number(moment.r2)}`;
-  const rms = moment.picture_mse === null ? [] : [`rms to the picture ${number(Math.sqrt(moment.picture_mse))}`];
+  const { prediction } = result, std = Math.hypot(1, prediction.sigma); // of z
+  paintImage(card.prediction.canvas, prediction.x0_hat, shape);
+  paintImage(card.input.canvas, prediction.z, shape, std + prediction.sigma); // limit: 1 without noise, 2 std with much
+  const score = isReference ? "reference" : `r² ${number(prediction.r2)}`;
+  const rms = prediction.picture_mse === null ? [] : [`rms to the picture ${number(Math.sqrt(prediction.picture_mse))}`];
   card.score.replaceChildren(el("strong", { textContent: score }),
     ...rms.map(textContent => el("small", { textContent })));
-  card.score.dataset.r2 = moment.r2 ?? "";
+  card.score.dataset.r2 = prediction.r2 ?? "";
   card.prediction.describe(isReference ? "the reference" : score);
   if (reference) {
-    paintSigned(card.difference.canvas, difference(moment.x0_hat, reference.moment.x0_hat, shape), shape, 1);
+    paintSigned(card.difference.canvas, difference(prediction.x0_hat, reference.prediction.x0_hat, shape), shape, 1);
     card.difference.describe(`from ${scene.label(state.reference)}`);
   }
   for (const part of [card.prediction, card.input, card.difference]) {

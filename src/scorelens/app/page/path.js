@@ -42,9 +42,9 @@ export function pathView(root, session, actions) {
   const numbers = scene => ({
     sigmas: scene.sigmas,
     models: scene.visible.map(model => {
-      const moments = scene.sigmas.map((_, k) => scene.at(model.id, k)?.moment);
-      return { ...scene.named(model), r2: moments.map(moment => moment?.r2 ?? null),
-        mse: moments.map(moment => moment?.mse ?? null), error: scene.failure(model.id) };
+      const predictions = scene.sigmas.map((_, k) => scene.at(model.id, k)?.prediction);
+      return { ...scene.named(model), r2: predictions.map(prediction => prediction?.r2 ?? null),
+        mse: predictions.map(prediction => prediction?.mse ?? null), error: scene.failure(model.id) };
     }),
   });
   return { render, figure, numbers };
@@ -67,8 +67,8 @@ function renderCell(cell, result, step, id, state, shape) {
   cell.tile.drawn = Boolean(result);
   cell.tile.box.classList.toggle("empty", !result);
   if (!result) return;
-  paintImage(cell.tile.canvas, result.moment.x0_hat, shape);
+  paintImage(cell.tile.canvas, result.prediction.x0_hat, shape);
   cell.tile.frame(now ? state.pixel : null);
-  cell.text.textContent = isReference ? "" : number(result.moment.r2, 2);
-  cell.tile.describe(isReference ? "the reference" : `r² ${number(result.moment.r2)}`);
+  cell.text.textContent = isReference ? "" : number(result.prediction.r2, 2);
+  cell.tile.describe(isReference ? "the reference" : `r² ${number(result.prediction.r2)}`);
 }

@@ -10,7 +10,7 @@ export function setShape([channels, height, width]) {
   capacity = Math.max(24, Math.min(500, MAX_VALUES / (channels * height * width)));
 }
 
-class Recent {
+class LRUCache {
   #values = new Map();
 
   get(key) {
@@ -26,7 +26,7 @@ class Recent {
   }
 }
 
-const trajectories = new Recent(), fields = new Recent();
+const trajectories = new LRUCache(), fields = new LRUCache();
 const lastTrajectory = new Map(), lastField = new Map(); // of each model, shown faded until the new one arrives
 
 export const choice = (state, id) => ({ model: id, options: state.options[id] ?? {} });
@@ -43,10 +43,10 @@ export const hasField = (state, id) => fields.get(fieldKey(state, id)) !== undef
 
 export function addToTrajectory(state, message) {
   const key = trajectoryKey(state, message.model);
-  const trajectory = trajectories.get(key) ?? { moments: [], nearest: null, error: null, done: false };
+  const trajectory = trajectories.get(key) ?? { predictions: [], nearest: null, error: null, done: false };
   trajectories.set(key, trajectory);
-  if (message.kind === "moment")
-    trajectory.moments[message.step] = { ...message, z: floats(message.z), x0_hat: floats(message.x0_hat) };
+  if (message.kind === "prediction")
+    trajectory.predictions[message.step] = { ...message, z: floats(message.z), x0_hat: floats(message.x0_hat) };
   else if (message.kind === "nearest") Object.assign(trajectory, { nearest: decodeNearest(message), done: true });
   else Object.assign(trajectory, { error: message.error, done: true });
   if (trajectory.done) lastTrajectory.set(message.model, trajectory);
@@ -66,11 +66,11 @@ function decodeNearest({ indices, rms, images, classes }) {
 }
 
 // One step of a model: the current result, or the last one, marked stale.
-export function momentOf(state, id, step) {
-  const moment = trajectoryOf(state, id)?.moments[step];
-  if (moment) return { moment, stale: false };
-  const last = lastTrajectory.get(id)?.moments;
-  return last?.length === state.steps && last[step] ? { moment: last[step], stale: true } : null;
+export function predictionOf(state, id, step) {
+  const prediction = trajectoryOf(state, id)?.predictions[step];
+  if (prediction) return { prediction, stale: false };
+  const last = lastTrajectory.get(id)?.predictions;
+  return last?.length === state.steps && last[step] ? { prediction: last[step], stale: true } : null;
 }
 
 export const nearestOf = (state, id) =>

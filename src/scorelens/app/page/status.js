@@ -25,11 +25,11 @@ export function hideProgress() {
   byId("progress").removeAttribute("value");
 }
 
-export function showStage({ model, done, steps, doing }, order, session) {
+export function showStage({ model, done, steps, activity }, order, session) {
   if (!model) return;
   const position = Math.max(0, order.indexOf(model)), { label } = session.models.find(({ id }) => id === model);
   byId("progress").value = (position + Math.min(1, done / steps)) / Math.max(1, order.length);
-  const walking = `step ${Math.min(steps, Math.floor(done) + 1)} of ${steps}`;
-  const activity = { preparing: "preparing", looking: "computing its field", walking }[doing];
-  if (!byId("progress").hidden) setStatus(`${label}: ${activity}`);
+  const trajectory = `step ${Math.min(steps, Math.floor(done) + 1)} of ${steps}`;
+  const text = { preparing: "preparing", field: "computing its field", trajectory }[activity];
+  if (!byId("progress").hidden) setStatus(`${label}: ${text}`);
 }
