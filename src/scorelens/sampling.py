@@ -74,7 +74,7 @@ class Samples:
                 write_samples(self.images, sigmas, torch.stack([step.z.cpu() for step in self.steps]),
                               torch.stack([step.x0_hat.cpu() for step in self.steps]), title, partial)
                 write_json(partial / "run.json", {"sigmas": sigmas, "step_seconds": self.seconds, **(record or {})})
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 def ddim_step(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float, clip: bool) -> Tensor:

@@ -211,3 +211,9 @@ def test_mistakes_are_told(tmp_path, capsys):
             ["--split", "all", "--holdout", source], "training images themselves"):
         assert main(["explain", "digits-unet", "--data", source, "--out", str(tmp_path / "x"), *flags]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_five_training_images_are_enough(tmp_path):
+    assert main(["explain", "digits-unet", "--data", "digits", "--split", "train", "--limit", "5", "--formulas",
+                 "wiener", "--minutes", "0.02", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "report.html").exists()

@@ -83,7 +83,7 @@ class Comparison:
                 write_rows(partial / "rows.jsonl", self.rows)
                 write_json(partial / "run.json", self.record)
                 write_comparison(self.rows, self._pictures(), self.record, partial, self.title)
-        return Path(folder)
+        return Path(folder).expanduser()
 
     def _pictures(self) -> list[ImageRow]:
         """The first samples of each method; below the network's, the training image nearest to each of them."""

@@ -127,7 +127,7 @@ class Verdict:
             for name in ("verdict.json", "run.json"):
                 write_json(partial / name, self.record)
             write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card)
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 def explain(network: str | Network, images: ImageSet, heldout: ImageSet | None = None, *,
@@ -265,6 +265,7 @@ def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[s
 @torch.no_grad()
 def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
     """The mean over three noise levels, after a first call that fills caches."""
+    count = min(count, len(subject.images))
     z, levels = subject.noise(count), [subject.sigmas[k] for k in (1, STEPS // 2, STEPS - 2)]
     model(z * levels[0], levels[0])
     clock = time.perf_counter()

@@ -184,7 +184,7 @@ class FieldComparison:
         with fresh_folder(Path(folder)) as partial:
             write_json(partial / "run.json", {**(record or {}), "rows": self.rows, "linearity": self.linearity})
             write_fields(self.fields, self.rows, self.linearity, self.title, partial)
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 def compare_fields(models: Mapping[str, Denoiser], images: ImageSet, pixels: Sequence[Pixel], points: Points, *,

@@ -140,7 +140,7 @@ class MarkExperiment:
             field_figure(strips, self.sigmas, partial / "fields.png", root=True, title="Fields of a pixel of the mark "
                          f"(framed: signal-to-noise ratio of the mark > {MARKED_SNR:g})")
             self.figure().savefig(partial / "gain.png", dpi=160)
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 def mark_experiment(networks: Mapping[str, Network], mask: Bool[np.ndarray, "h w"], noise: Tensor,

@@ -67,7 +67,7 @@ class PatchSizes:
         """Write calibration.json and .png into a new folder."""
         with fresh_folder(Path(folder)) as partial:
             self.write(partial)
-        return Path(folder)
+        return Path(folder).expanduser()
 
     def write(self, folder: Path) -> None:
         """Write calibration.json and .png into an existing folder."""

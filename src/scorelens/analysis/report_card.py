@@ -140,7 +140,7 @@ class ReportCard:
             if self.picture:
                 labelled_rows(self.picture, partial / "one_step.png", title="Denoised in one step",
                               columns=[f"σ = {sigma:.3g}" for sigma in self.sigmas])
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 @torch.no_grad()

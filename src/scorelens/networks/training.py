@@ -78,7 +78,7 @@ class Training:
         """Copy the network, its card and pictures into a new folder."""
         with fresh_folder(Path(folder)) as partial:
             shutil.copytree(self.folder, partial, dirs_exist_ok=True, ignore=shutil.ignore_patterns(".lock"))
-        return Path(folder)
+        return Path(folder).expanduser()
 
 
 def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "unet-attention", "dit"] = "unet",
