@@ -31,7 +31,7 @@ from tests.arrays import read_arrays
 pytestmark = pytest.mark.distributed
 ROOT = Path(__file__).parents[1]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
-LONG = ["sample", "--data", "digits", "--num", "200", "--steps", "1000", "--sampler", "heun", "--out", "out"]
+LONG = ["sample", "--data", "digits", "--denoiser", "locality", "--num", "200", "--steps", "1000", "--out", "out"]
 DIFFERENT = {"seconds", "started", "seconds_per_image", "step_seconds", "phase_seconds", "plans", "environment",
              "peak_memory_bytes"}  # from run to run
 
@@ -169,7 +169,7 @@ def test_only_the_first_process_is_heard(jobs):
 
 def test_a_killed_worker_ends_the_job_of_torchrun(tmp_path):
     job = subprocess.Popen([*TORCHRUN, "2", "-m", "--", "scorelens.cli", *LONG], cwd=tmp_path, text=True,
-                           stderr=subprocess.PIPE, env=environment())
+                           stderr=subprocess.PIPE, env=environment(SCORELENS_CACHE=str(tmp_path / "cache")))
     at_work(tmp_path, job)
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
     if not children.exists():
@@ -194,8 +194,8 @@ def test_a_killed_worker_ends_those_on_other_machines(tmp_path):
 
 
 def at_work(folder, *job):
-    """Wait until the run has begun: its folder is there under a temporary name."""
-    while not list(folder.glob(".out.*")):
+    """Wait until the statistics are fitted and the run has begun."""
+    while not list((folder / "cache").rglob("*.safetensors")):
         assert all(process.poll() is None for process in job), [process.communicate() for process in job]
         time.sleep(0.05)
     time.sleep(1)
