@@ -10,14 +10,16 @@ from tests.ground_truth.cases import image_set
 IMAGES = image_set("smooth", 40, (3, 4, 5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", scorelens.DENOISERS)
 @pytest.mark.parametrize("shape", [(1, 4, 5), (3, 5, 3)])
 def test_every_denoiser_has_every_property(name, shape):
     scorelens.check_denoiser(scorelens.build_denoiser(name, image_set("smooth", 40, shape)))
 
 
+@pytest.mark.slow
 def test_digits_too():
-    digits = scorelens.load_images("digits")
+    digits = scorelens.load_images("digits", limit=200)
     for name in scorelens.DENOISERS:
         scorelens.check_denoiser(scorelens.build_denoiser(name, digits), digits)
 

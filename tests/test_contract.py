@@ -36,6 +36,7 @@ def test_locality_defaults_to_the_paper():
     torch.testing.assert_close(scorelens.build_denoiser("locality", images)(z, 0.5), spelled(z, 0.5), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_grid_noise_levels_may_be_given_as_tensors():
     images = scorelens.load_images("digits", limit=50)
     for name in scorelens.DENOISERS:

@@ -190,6 +190,7 @@ def test_images_do_not_depend_on_the_batch(digits):
     torch.testing.assert_close(together[3:4], alone, rtol=0, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_all_of_it_on_non_square_colour_images():
     images = ImageSet(np.random.default_rng(0).integers(0, 256, (30, 3, 5, 7)).astype(np.uint8), "colour")
     for name in scorelens.DENOISERS:

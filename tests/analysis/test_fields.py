@@ -74,6 +74,7 @@ def test_mean_fields_along_a_trajectory():
         torch.testing.assert_close(found.values[k, 1], torch.stack(each).mean(dim=0), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mark_is_visible_where_it_is_and_nowhere_else():
     """On edited dead leaves the Wiener filter's own fields lie above the threshold, on plain ones below it."""
     mask = mark_mask("W", (24, 24))

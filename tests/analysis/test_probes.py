@@ -38,6 +38,7 @@ def test_asymmetry_by_its_definition():
     assert linearity(linear(a + a.T), *pair(), 1.0).asymmetry == pytest.approx(0, abs=1e-9)
 
 
+@pytest.mark.slow
 def test_nonlinearity_by_its_definition():
     """f(z) = z^2: f(z') - f(z) - J (z' - z) = (z' - z)^2."""
     z, other = pair()

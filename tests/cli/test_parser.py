@@ -205,6 +205,7 @@ def test_help_version_and_overview(capsys):
     assert "--denoiser.draws" in capsys.readouterr().out
 
 
+@pytest.mark.e2e
 def test_demo_shows_that_optimal_memorizes_and_locality_does_not(tmp_path):
     assert main(["demo", "--num", "16", "--out", "out"]) == 0
     rows = {row.label: row for row in read_rows(tmp_path / "out" / "rows.jsonl")}
@@ -246,6 +247,7 @@ def test_what_no_phase_claims_is_everything_else():
     assert "| everything else | 1.00 |   20% |" in phase_table({"distances": 3.0, "statistics": 1.0}, 4.0)
 
 
+@pytest.mark.e2e
 def test_a_reader_that_has_seen_enough_is_no_error():
     """scorelens data list | head -1"""
     done = subprocess.run(f"{sys.executable} -u -m scorelens.cli compare --help | head -1", shell=True,
@@ -260,6 +262,7 @@ def test_options_that_may_be_functions_are_told_as_text(flag, value, message, ca
     assert message in fails(capsys, "sample", "--data", "digits", "--limit", "50", "--denoiser", "kernel", flag, value)
 
 
+@pytest.mark.e2e
 def test_a_network_is_an_option_by_its_name(tmp_path):
     arguments = ["sample", "--data", "digits", "--limit", "50", "--denoiser", "measured", "--num", "2", "--steps", "2"]
     assert main([*arguments, "--denoiser.network", "digits-unet", "--out", str(tmp_path / "out")]) == 0

@@ -150,6 +150,7 @@ def test_the_registry_describes_itself() -> None:
     assert set(CHANNELS.values()) == {1, 3}
 
 
+@pytest.mark.slow
 def test_heavy_packages_wait_until_they_are_needed() -> None:
     heavy = "{'sklearn', 'PIL', 'torchvision', 'datasets', 'diffusers', 'matplotlib'}"
     code = f"import sys, scorelens.data.sources; print(sorted({heavy} & set(sys.modules)))"

@@ -34,6 +34,7 @@ def noisy(images, sigma, count=5, dtype=torch.float32):
     return [(images[:count] + sigma * eps).to(dtype), (max(sigma, 0.5) * eps).to(dtype)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["random", "smooth"])
 @pytest.mark.parametrize(("n", "shape"), SHAPES)
 def test_one_operator_for_each_output_equals_brute_force(kind, n, shape):
@@ -78,6 +79,7 @@ def test_by_default_it_sees_the_components_that_stand_out_of_the_noise(snr):
     assert min(ranks) == 0 and max(ranks) == 20 and len(ranks) > 3
 
 
+@pytest.mark.slow
 def test_diagonal_operators_are_masks():
     """Any values on the diagonal: only their support matters, and the model is locality."""
     images = image_set("smooth", 60, (3, 3, 4))

@@ -10,7 +10,7 @@ from scorelens.denoisers.kernel_locality import kernel_locality, united
 from scorelens.statistics import locality_masks
 from scorelens.statistics.bandwidth import held_out_bandwidth
 from tests.ground_truth.brute_force import floats, paper_masks, softmax
-from tests.ground_truth.cases import SHAPES, image_set
+from tests.ground_truth.cases import SHAPES, image_set, pairwise
 
 SIGMAS = scorelens.ddim_sigmas(10).tolist()
 WIDTHS = [0.0, 0.3, 0.8, 1.0]
@@ -51,12 +51,11 @@ def noisy(images, sigma, count=5, dtype=torch.float32):
     return [(images[:count] + sigma * eps).to(dtype), (max(sigma, 0.5) * eps).to(dtype)]
 
 
-@pytest.mark.parametrize("h", WIDTHS)
-@pytest.mark.parametrize("kind", ["near-duplicates", "smooth"])
-@pytest.mark.parametrize(("n", "shape"), SHAPES)
-def test_kernel_locality_equals_brute_force(h, kind, n, shape):
+@pytest.mark.slow
+@pytest.mark.parametrize(("h", "kind", "size"), pairwise(WIDTHS, ["near-duplicates", "smooth"], SHAPES))
+def test_kernel_locality_equals_brute_force(h, kind, size):
     """In float64 to 1e-9; in float32 at most twice the error of the plain formula, plus 1e-6."""
-    images = image_set(kind, n, shape)
+    images = image_set(kind, *size)
     model, x = kernel_locality(images, bandwidth=h, threshold=0.1), floats(images.pixels)
     for sigma in SIGMAS[::3]:
         keep = paper_masks(x, sigma, 0.1)
@@ -148,6 +147,7 @@ def test_some_outputs_alone_are_those_of_the_whole(tile):
     torch.testing.assert_close(scorelens.sensitivity(model, z, sigma, (0, 2), channel=0), fields[0], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", [0.3, "auto"])
 def test_chunks_and_batches_change_nothing(h):
     images = image_set("smooth", 53)
@@ -185,6 +185,7 @@ def test_nothing_outside_the_mask_is_looked_at():
     assert torch.equal(jacobian != 0, keep) and not keep.all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"bandwidth": 0.3, "tile": 2}, {"bandwidth": 1.0}])
 @pytest.mark.parametrize("shape", [(1, 4, 5), (3, 5, 3)])
 def test_every_property(options, shape):

@@ -7,7 +7,7 @@ import torch
 import scorelens
 from scorelens.denoisers.local_wiener import local_wiener
 from tests.ground_truth.brute_force import floats, wiener
-from tests.ground_truth.cases import KINDS, SHAPES, image_set
+from tests.ground_truth.cases import KINDS, SHAPES, image_set, pairwise
 
 SIGMAS = scorelens.ddim_sigmas(10).tolist()
 
@@ -30,13 +30,10 @@ def noisy(images, sigma, count=5, dtype=torch.float64):
     return (images[:count] + sigma * scorelens.seeded_noise(images.shape, range(count))).to(dtype)
 
 
-@pytest.mark.parametrize("k", [1, 6, 40])
-@pytest.mark.parametrize("rho", [0.0, 0.1, 1.0])
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "shape"), SHAPES)
-def test_local_wiener_equals_brute_force(k, rho, kind, n, shape):
+@pytest.mark.parametrize(("k", "rho", "kind", "size"), pairwise([1, 6, 40], [0.0, 0.1, 1.0], KINDS, SHAPES))
+def test_local_wiener_equals_brute_force(k, rho, kind, size):
     """Fewer neighbours than pixels, and more."""
-    images = image_set(kind, n, shape)
+    images, n = image_set(kind, *size), size[0]
     model, x = local_wiener(images, neighbours=k, shrinkage=rho), floats(images.pixels)
     for sigma in SIGMAS:
         z = noisy(images, sigma)

@@ -134,6 +134,7 @@ def check_gradient(model, images, sigma=0.6, eps=1e-5):
         torch.testing.assert_close((gradient * v).sum(), (u * change).sum(), rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), [
     ("ls", {"patch_size": 3}), ("els", {"patch_size": 3}), ("els", {"patch_size": 3, "bank": "inside"}),
     ("els", {"patch_size": 9}), ("els", {"patch_size": 3, "clusters": 4, "searched": 2}),

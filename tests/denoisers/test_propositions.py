@@ -15,6 +15,7 @@ def quadrature(images, sigma, draws=4000):
     return x0, x0 + sigma * torch.randn(x0.shape, generator=rng, dtype=torch.float64)
 
 
+@pytest.mark.slow
 def test_the_posterior_mean_has_the_least_loss():
     """Prop. opt-denoiser-x0: no perturbation of the optimal denoiser, smooth or not, has a smaller E |f(z) - x0|^2."""
     images, sigma = image_set("smooth", 12, (1, 3, 4)), 0.5

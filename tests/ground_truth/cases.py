@@ -1,5 +1,7 @@
 """Small data of every awkward kind, as uint8 [N, C, H, W]."""
 
+import itertools
+
 import numpy as np
 
 from scorelens.data.images import ImageSet
@@ -30,6 +32,22 @@ def smooth(n=40, shape=(1, 4, 5), seed=0):
 KINDS = {"random": random_pixels, "near-duplicates": near_duplicates, "smooth": smooth}
 # N < D and N > D, C = 1 and 3, H != W
 SHAPES = [(15, (1, 4, 5)), (60, (1, 5, 4)), (20, (3, 4, 3)), (90, (3, 3, 4))]
+
+
+def pairwise(*options):
+    """Tuples of values, one of each list, in which every pair of values of two lists occurs: fewer than all tuples."""
+    tuples = list(itertools.product(*options))
+    missing = {pair for values in tuples for pair in _pairs(values)}
+    chosen = []
+    while missing:
+        chosen.append(max(tuples, key=lambda values: len(missing & _pairs(values))))
+        missing -= _pairs(chosen[-1])
+    return chosen
+
+
+def _pairs(values):
+    """The pairs of a tuple's values, with their positions."""
+    return {(i, j, repr(values[i]), repr(values[j])) for i, j in itertools.combinations(range(len(values)), 2)}
 
 
 def image_set(kind="smooth", n=40, shape=(1, 4, 5), seed=0, **fields):

@@ -77,6 +77,7 @@ def test_a_dit_refuses_images_it_cannot_cut_into_patches():
         build_network("dit", (1, 8, 12), sizes=preset("small", (1, 8, 12)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("network", ARCHITECTURES)
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 def test_training_lowers_the_loss(network, prediction):
@@ -160,6 +161,7 @@ def test_a_loss_that_is_no_number_changes_nothing():
         check_finite(state)
 
 
+@pytest.mark.slow
 def test_a_network_learns_the_mean_of_constant_data():
     """Data of one image: the optimal prediction of x0 is that image, at every noise level."""
     one = ImageSet(np.full((8, 1, 8, 8), 200, np.uint8), "one")

@@ -15,9 +15,8 @@ from scorelens.types import ScorelensError
 # Networks of an earlier recipe: each leaves this list when its successor is committed.
 EARLIER = {"afhq-cats-unet", "afhq-cats-unet-seed1", "celeba-unet", "celeba-unet-seed1", "cifar10-dit-x0",
            "cifar10-unet", "cifar10-unet-seed1", "cifar10-unet-x0", "digits-dit-x0", "digits-unet",
-           "digits-unet-attention", "digits-unet-seed1", "digits-unet-x0", "fashion-mnist-unet",
-           "fashion-mnist-unet-seed1", "leaves-unet", "leaves-unet-seed1", "leaves-w00-unet", "leaves-w01-unet",
-           "leaves-w05-unet"}
+           "digits-unet-attention", "digits-unet-seed1", "digits-unet-x0", "leaves-unet", "leaves-unet-seed1",
+           "leaves-w00-unet", "leaves-w01-unet", "leaves-w05-unet"}
 PRESENT = sorted(set(zoo_names()) - EARLIER)
 SEEDED = [name for name in zoo_names() if "agreement" in json.loads((zoo_folder(name) / "card.json").read_text())]
 

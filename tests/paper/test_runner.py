@@ -17,6 +17,7 @@ from scorelens.paper.presets import Cell, cells_of, method
 from scorelens.paper.runner import ROWS, cell_of, run_cells
 from scorelens.results import read_rows
 
+pytestmark = pytest.mark.e2e
 DIGITS = ("digits", (("split", "train"),))
 RESOURCES = Resources(torch.device("cpu"))
 SLOW_TO_IMPORT = ["diffusers.models", "diffusers.models.unets.unet_2d", "diffusers.schedulers", "sklearn.datasets"]

@@ -20,6 +20,7 @@ from scorelens.report.tables import comma_separated, latex
 from scorelens.results import Row, read_rows
 from tests.browser import chromium, inspect
 
+pytestmark = pytest.mark.e2e
 HOSTILE = "npz:<script>alert(1)</script> & \"quoted\" $x_1$ #%.npz"
 SMALL = specs.Scale(tables=3, runtime=3, ablations=3, low_rank=3, heldout=3, fields=2, quality=6)
 

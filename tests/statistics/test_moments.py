@@ -97,6 +97,7 @@ def _fit_eigenvalues(seed):
     return scorelens.fit_gaussian(image_set("smooth", 30, seed=seed)).eigenvalues.numpy()
 
 
+@pytest.mark.slow
 def test_two_processes_may_fit_at_once():
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         one, other = pool.map(_fit_eigenvalues, [7, 7], chunksize=1)

@@ -24,8 +24,10 @@ from scorelens.denoisers.local_wiener import local_wiener
 from scorelens.denoisers.locality import locality, locality_equivariant, soft_locality
 from scorelens.denoisers.ls import ls
 from scorelens.denoisers.measured import measured
+from scorelens.denoisers.multiscale import multiscale
 from scorelens.denoisers.optimal import nearest, optimal
 from scorelens.denoisers.pspc import pspc_flex, pspc_square
+from scorelens.denoisers.selection import selected, selected_options
 from scorelens.denoisers.smoothed import smoothed
 from scorelens.denoisers.wiener import wiener
 from scorelens.types import Denoiser
@@ -37,6 +39,7 @@ DENOISERS: dict[str, Callable[..., Denoiser]] = {
     "optimal": optimal,
     "wiener": wiener,
     "locality": locality,
+    "multiscale": multiscale,
     "nearest": nearest,
     "smoothed": smoothed,
     "kernel": kernel,
@@ -85,13 +88,17 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
         images: the training images.
         classes: use only the images of these classes, by label or name.
         labels: the class of each noisy image in the batch; it is denoised with the images of that class only.
-        options: options of the denoiser's builder.
+        options: options of the denoiser's builder. One of threshold, temperature and patch_size can be "auto": at each
+            noise level, the value with the least error on held-out training images.
     """
     known = denoiser_options(name)
     for option in options:
         if option not in known:
             raise unknown(f"option of {name}", option, known)
-    build = partial(find_builder(name), **options)
+    builder = find_builder(name)
+    build: Callable[[ImageSet], Denoiser] = partial(builder, **options)
+    if selected_options(options):
+        build = partial(selected, name=name, builder=builder, options=options)
     source = images if classes is None else only_classes(images, classes)
     return build(source) if labels is None else by_class(source, labels, build)
 

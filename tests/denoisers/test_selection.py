@@ -1,0 +1,130 @@
+"""Options chosen by held-out error: the choice is the least error, uses the data alone, and is kept by content."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import scorelens
+from scorelens.denoisers import selection
+from scorelens.denoisers.multiscale import THRESHOLDS, convex_weights, multiscale
+from scorelens.denoisers.selection import CANDIDATES, LEVELS, HeldOut, held_out
+from tests.ground_truth.cases import image_set
+
+LOW = LEVELS[7]
+
+
+@pytest.fixture(scope="module")
+def images():
+    return image_set("smooth", 80, (1, 5, 6))
+
+
+def brute_force_errors(images, name, option, sigma):
+    """Mean squared error of each candidate on the held-out images, image by image."""
+    part = held_out(images)
+    errors = []
+    for value in CANDIDATES[option]:
+        model = scorelens.build_denoiser(name, part.rest, **{option: value})
+        squares = [(model(x[None] + sigma * eps[None], sigma)[0] - x).square().mean().item()
+                   for x, eps in zip(part.x0, part.noise, strict=True)]
+        errors.append(sum(squares) / len(squares))
+    return errors
+
+
+@pytest.mark.parametrize(("name", "option"), [("locality", "threshold"), ("locality", "temperature"),
+                                              ("optimal", "temperature"), ("soft-locality", "temperature")])
+def test_the_chosen_value_has_the_least_held_out_error(images, name, option):
+    model = scorelens.build_denoiser(name, images, **{option: "auto"})
+    truth = brute_force_errors(images, name, option, LOW)
+    np.testing.assert_allclose(model.errors(LOW).numpy(), truth, rtol=1e-4)
+    assert model.value(LOW) == CANDIDATES[option][int(np.argmin(truth))]
+
+
+def test_patch_sizes_are_those_that_fit_into_the_image(images):
+    model = scorelens.build_denoiser("ls", images, patch_size="auto")
+    assert model.values == (3, 5, 7) and model.value(LOW) in model.values
+
+
+def test_all_images_serve_once_the_value_is_chosen(images):
+    model = scorelens.build_denoiser("locality", images, threshold="auto")
+    z = images[:3] + 0.5 * scorelens.seeded_noise(images.shape, range(3))
+    fixed = scorelens.build_denoiser("locality", images, threshold=model.value(0.5))
+    torch.testing.assert_close(model(z, 0.5), fixed(z, 0.5), rtol=0, atol=0)
+    pixels = torch.tensor([4, 17])
+    torch.testing.assert_close(model.at(z, 0.5, pixels), fixed(z, 0.5).flatten(1)[:, pixels], rtol=0, atol=1e-5)
+    scorelens.check_denoiser(model)
+
+
+def test_the_held_out_part_is_seeded_and_is_not_used_to_predict_itself(images):
+    part = held_out(images)
+    assert len(part.x0) + len(part.rest) == len(images) and len(part.x0) == 20
+    held, rest = ({x.numpy().tobytes() for x in some[:]} for some in (part.x0, part.rest))
+    assert not held & rest and held | rest == {x.numpy().tobytes() for x in images[:]}
+    held_out.cache_clear()
+    torch.testing.assert_close(held_out(images).x0, part.x0, rtol=0, atol=0)
+
+
+def test_large_sets_are_measured_on_few_outputs(monkeypatch, images):
+    monkeypatch.setattr(selection, "WORK", 26 * 10 * len(images) * images.dim)
+    held_out.cache_clear()
+    part = held_out(images)
+    held_out.cache_clear()
+    assert len(part.x0) == 10 and len(part.outputs) == 26
+
+
+def test_a_choice_is_made_once(images, fresh_cache, monkeypatch):
+    first = scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW)
+    monkeypatch.setattr(HeldOut, "predict", lambda *_: pytest.fail("predicted again"))
+    torch.testing.assert_close(scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW), first)
+
+
+def test_two_choices_at_once_are_refused(images):
+    with pytest.raises(scorelens.ScorelensError, match="threshold and temperature are both auto"):
+        scorelens.build_denoiser("locality", images, threshold="auto", temperature="auto")
+
+
+@pytest.mark.e2e
+def test_the_choice_looks_at_no_network():
+    code = """if True:
+        import sys, scorelens
+        images = scorelens.load_images("digits", limit=60)
+        for model in (scorelens.build_denoiser("locality", images, threshold="auto"),
+                      scorelens.build_denoiser("multiscale", images)):
+            model(images[:2], 0.5)
+        assert "diffusers" not in sys.modules  # without which no network can be built or loaded
+        """
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_multiscale_is_the_weighted_mean_of_its_scales(images):
+    model, z = multiscale(images), images[:3] + LOW * scorelens.seeded_noise(images.shape, range(3))
+    weights = model.weights(LOW)
+    assert (weights >= 0).all() and weights.sum().item() == pytest.approx(1)
+    scales = [scorelens.build_denoiser("locality", images, threshold=threshold)(z, LOW) for threshold in THRESHOLDS]
+    mean = sum(weight * x0_hat for weight, x0_hat in zip(weights.tolist(), scales, strict=True))
+    torch.testing.assert_close(model(z, LOW), mean, rtol=0, atol=1e-6)
+
+
+def test_multiscale_is_at_least_as_good_as_each_scale_on_the_held_out_images(images):
+    part, model = held_out(images), multiscale(images)
+    weights = model.weights(LOW)
+    scales = torch.stack([part.predict(scorelens.build_denoiser("locality", part.rest, threshold=threshold), LOW)
+                          for threshold in THRESHOLDS])
+    mixed = (weights.float()[:, None, None] * scales).sum(dim=0)
+    assert (mixed - part.truth()).square().mean() <= (scales - part.truth()).square().mean(dim=(1, 2)).min() + 1e-7
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_weights_equal_a_search_over_the_simplex(seed):
+    generator = torch.Generator().manual_seed(seed)
+    truth = torch.randn(4, 6, generator=generator)
+    predictions = truth + torch.randn(3, 4, 6, generator=generator) * torch.tensor([0.5, 1.0, 2.0]).view(3, 1, 1)
+    grid = torch.linspace(0, 1, 101)
+    simplex = torch.tensor([(a, b, 1 - a - b) for a in grid for b in grid if a + b <= 1 + 1e-6])
+    errors = (torch.einsum("sk,knq->snq", simplex, predictions) - truth).square().mean(dim=(1, 2))
+    weights = convex_weights(predictions, truth)
+    best = (torch.einsum("k,knq->nq", weights.float(), predictions) - truth).square().mean()
+    assert best <= errors.min() + 1e-6
+    torch.testing.assert_close(weights.float(), simplex[errors.argmin()], rtol=0, atol=0.02)
