@@ -32,7 +32,7 @@ from tools.pages import write_performance
 
 import scorelens
 from scorelens.networks.architectures import preset
-from scorelens.networks.train import Recipe, initial_state, training_steps
+from scorelens.networks.training_loop import Recipe, initial_state, training_steps
 from scorelens.posterior.costs import measured_rates
 from scorelens.results import environment, peak_memory
 from scorelens.sampling import ddim_step

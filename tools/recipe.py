@@ -22,7 +22,7 @@ from scorelens.data import load_images
 from scorelens.data.images import ImageSet
 from scorelens.networks.architectures import preset
 from scorelens.networks.load import load_network
-from scorelens.networks.train import Recipe, initial_state, training_steps
+from scorelens.networks.training_loop import Recipe, initial_state, training_steps
 from scorelens.noise import beta_schedule
 from scorelens.results import Row, append_row, environment
 

@@ -123,7 +123,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path, capsys):
 
 def test_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys):
     """The loss is poisoned at step 5; the checkpoint of step 4 stays, and the message says so."""
-    import scorelens.networks.train as module
+    import scorelens.networks.training_loop as module
 
     plain = module._loss
     calls = []

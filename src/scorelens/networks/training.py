@@ -20,7 +20,7 @@ from scorelens.networks.architectures import Prediction
 from scorelens.networks.architectures import preset as preset_for
 from scorelens.networks.folders import CARD, export_network, load_model, open_folder
 from scorelens.networks.load import load_network
-from scorelens.networks.train import (
+from scorelens.networks.training_loop import (
     NotFiniteError,
     Recipe,
     State,

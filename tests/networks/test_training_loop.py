@@ -9,7 +9,7 @@ import torch
 from scorelens.data.images import ImageSet
 from scorelens.networks import load_network
 from scorelens.networks.architectures import ARCHITECTURES, build_network, preset
-from scorelens.networks.train import (
+from scorelens.networks.training_loop import (
     NotFiniteError,
     Recipe,
     check_finite,
@@ -123,7 +123,7 @@ def test_a_broken_checkpoint_is_named(tmp_path):
 
 
 def test_every_image_is_seen_once_in_an_epoch():
-    from scorelens.networks.train import _batch
+    from scorelens.networks.training_loop import _batch
 
     seen = np.concatenate([_batch(50, recipe(), step) for step in range(4)])  # 16 + 16 + 16 + 2
     assert sorted(seen) == list(range(50))
@@ -142,7 +142,7 @@ def test_the_average_follows_the_weights():
 
 
 def test_learning_rate_warms_up_and_falls_to_zero():
-    from scorelens.networks.train import _rate
+    from scorelens.networks.training_loop import _rate
 
     rates = [_rate(recipe(), k, 1000) for k in range(1000)]
     assert rates[0] == pytest.approx(1e-3 / 50, rel=1e-3) and max(rates) <= 1e-3
@@ -184,7 +184,7 @@ def test_v_with_weighting_1_has_the_loss_of_epsilon():
     """eps = sqrt(a) v + sqrt(1 - a) x_t: an error of v is sqrt(a) times that error of eps."""
     from types import SimpleNamespace
 
-    from scorelens.networks.train import _loss
+    from scorelens.networks.training_loop import _loss
 
     draw = torch.Generator().manual_seed(0)
     x0, eps, guess = torch.randn(3, 6, 1, 8, 8, generator=draw)
