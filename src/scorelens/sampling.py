@@ -64,8 +64,9 @@ class Samples:
 
         return grid_figure(self.images.cpu(), title=title)
 
-    def save(self, folder: str | Path, title: str = "", record: Mapping[str, Any] | None = None) -> Path:
-        """Write images, trajectory, pictures and run.json into a new folder (under torchrun, rank 0 does)."""
+    def save(self, folder: str | Path, title: str = "", record: Mapping[str, Any] | None = None,
+             figures: Mapping[str, Figure] | None = None) -> Path:
+        """Write images, trajectory, figures and run.json into a new folder (under torchrun, rank 0 does)."""
         from scorelens.report.samples import write_samples
 
         if distributed.world().is_main:
@@ -73,6 +74,8 @@ class Samples:
                 sigmas = [step.sigma for step in self.steps]
                 write_samples(self.images, sigmas, torch.stack([step.z.cpu() for step in self.steps]),
                               torch.stack([step.x0_hat.cpu() for step in self.steps]), title, partial)
+                for name, figure in (figures or {}).items():
+                    figure.savefig(partial / name, dpi=160)
                 write_json(partial / "run.json", {"sigmas": sigmas, "step_seconds": self.seconds, **(record or {})})
         return Path(folder).expanduser()
 

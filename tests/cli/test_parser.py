@@ -268,3 +268,17 @@ def test_a_network_is_an_option_by_its_name(tmp_path):
     assert main([*arguments, "--denoiser.network", "digits-unet", "--out", str(tmp_path / "out")]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
     assert record["denoiser"]["network"] == "digits-unet"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(("flags", "key"), [(["locality", "--denoiser.threshold", "auto"], "threshold"),
+                                            (["multiscale"], "weights")])
+def test_what_was_chosen_on_held_out_images_is_shown_and_recorded(flags, key, tmp_path, capsys):
+    command = ["sample", "--data", "digits", "--limit", "60", "--num", "2", "--steps", "3", "--denoiser", *flags]
+    assert main([*command, "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "chosen on held-out training images" in shown and not list(tmp_path.iterdir())
+    assert main([*command, "--out", "out"]) == 0
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert [row["sigma"] for row in record["chosen"]] == record["sigmas"] and all(key in row for row in record["chosen"])
+    assert (tmp_path / "out" / "chosen.png").exists()

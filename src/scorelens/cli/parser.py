@@ -32,6 +32,7 @@ from scorelens.cli.sample import sample
 from scorelens.cli.sensitivity import sensitivity
 from scorelens.cli.train import train
 from scorelens.denoisers import find_builder
+from scorelens.denoisers.selection import CANDIDATES
 from scorelens.networks import training
 from scorelens.types import CheckFailedError, ScorelensError
 from scorelens.validation import nearest_name, unknown
@@ -256,6 +257,7 @@ def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "", first
                documented: Callable[..., Any] | None = None) -> None:
     """One flag for each parameter: name, type and default from the signature, help from the docstring."""
     hints = get_type_hints(function if inspect.isfunction(function) else function.__init__)
+    hints |= {name: Union[hints[name], Literal["auto"]] for name in CANDIDATES if prefix and name in hints}  # noqa: UP007
     helps = {**_helps(documented), **_helps(function)}
     for name, parameter in _flags(function).items():
         default = " ".join(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
@@ -289,7 +291,9 @@ def _list_item(hint: Any) -> Any:
 
 def _metavar(hint: Any, name: str) -> str:
     choices = [str(choice) for m in _members(hint) if get_origin(m) is Literal for choice in get_args(m)]
-    return "{" + ",".join(choices) + "}" if choices else name.upper().replace("_", "-")
+    plain = name.upper().replace("_", "-")
+    others = [plain] if any(get_origin(m) is not Literal for m in _members(hint)) else []
+    return "{" + ",".join(others + choices) + "}" if choices else plain
 
 
 def _convert(text: str, hint: Any) -> Any:

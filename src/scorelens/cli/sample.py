@@ -17,6 +17,7 @@ from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
 from scorelens.distributed import choose_device
 from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.report.chosen import chosen_figure, chosen_table
 from scorelens.report.tables import markdown
 from scorelens.results import noise_record, run_record
 from scorelens.types import Denoiser, ScorelensError
@@ -44,10 +45,10 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    folder, chosen = output_folder("sample", f"{images.name}-{denoiser}", out), choose_device(device)
+    folder, torch_device = output_folder("sample", f"{images.name}-{denoiser}", out), choose_device(device)
     given = {**{name: p.default for name, p in denoiser_options(denoiser).items()}, **(options or {})}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
-    noise = seeded_noise(images.shape, seeds, device=chosen)
+    noise = seeded_noise(images.shape, seeds, device=torch_device)
     with timings.profiled() as ran:
         with timings.phase("statistics"):
             model = build_spec(Spec(denoiser, dict(options or {})), images)
@@ -55,10 +56,12 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
             print_plans(model, images, noise, sigmas)
             return None
         result = sampling.sample(model, noise, sigmas, sampler=sampler)
+    chosen = model.chosen(sigmas) if hasattr(model, "chosen") else []
     record = {"command": "sample", "data": images.describe(), "denoiser": {"name": denoiser, **given},
-              "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
-              "phase_seconds": ran.seconds, **run_record(started, clock, chosen)}
-    result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record)
+              "chosen": chosen, "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
+              "phase_seconds": ran.seconds, **run_record(started, clock, torch_device)}
+    figures = {"chosen.png": chosen_figure(chosen)} if chosen else {}
+    result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record, figures)
     print(f"{num} images in {sum(result.seconds):.1f} s; figures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
     if profile:
         print(f"\n{phase_table(ran.seconds, sum(result.seconds))}")
@@ -74,10 +77,12 @@ def print_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequen
         print(markdown(["sigma", "plan", "operations / D²", "expected s"], [
             [f"{sigma:.4g}", row["plan"], f"{row['operations_per_pair'] / images.dim**2:.3f}",
              f"{row['expected_seconds']:.1f}"] for sigma, row in zip(sigmas, rows, strict=True)]))
+    if hasattr(model, "chosen"):
+        print(f"\nchosen on held-out training images:\n\n{chosen_table(model.chosen(sigmas))}")
     seconds = sum(row["expected_seconds"] for row in rows)
     memory = images.pixels.nbytes + 4 * 8 * images.dim**2 + WORKSPACE  # data, covariance and eigenvectors
     print(f"\n{len(noise)} images, {len(sigmas)} steps: about {_duration(seconds)}, {memory / 1e9:.1f} GB; nothing was "
-          "computed or written")
+          "sampled or written")
 
 
 def phase_table(phases: Mapping[str, float], steps: float) -> str:

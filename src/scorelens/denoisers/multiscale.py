@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,8 +14,7 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import Locality, locality
-from scorelens.denoisers.patch_sizes import at_nearest_level
-from scorelens.denoisers.selection import LEVELS, held_out, held_out_predictions
+from scorelens.denoisers.selection import held_out, held_out_predictions, nearest_level
 from scorelens.posterior import MEMORY
 from scorelens.statistics import fit_gaussian
 from scorelens.validation import per_level
@@ -41,6 +40,11 @@ class Multiscale:
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
         return self._mixed(sigma, lambda scale: scale.at(z, sigma, pixels))
+
+    def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
+        """The weight of each threshold, at each noise level."""
+        return [{"sigma": sigma, "weights": dict(zip(map(str, THRESHOLDS), self.weights(sigma).tolist(), strict=True))}
+                for sigma in sigmas]
 
     def _mixed(self, sigma: float, predict: Callable[[Locality], Tensor]) -> Tensor:
         pairs = zip(self.weights(sigma).tolist(), self.scales, strict=True)
@@ -73,8 +77,7 @@ def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMO
                     for k, threshold in enumerate(THRESHOLDS)}
         return convex_weights(held_out_predictions(images, level, builders), held_out(images).truth())
 
-    nearest = at_nearest_level(LEVELS, LEVELS)
-    return Multiscale(images, scales(images), lambda sigma: weights(nearest(sigma)))
+    return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)))
 
 
 def convex_weights(predictions: Float[Tensor, "k n q"], truth: Float[Tensor, "n q"]) -> Float[Tensor, "k"]:

@@ -8,7 +8,7 @@ value. No network takes part. Held-out predictions are cached by content.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
@@ -39,6 +39,11 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {  # of the options that can be "auto"
     "temperature": (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
     "patch_size": (3, 5, 7, 9, 11, 13, 17, 21, 25, 29, 33),
 }
+
+
+def nearest_level(sigma: float) -> float:
+    """The one of LEVELS that is nearest by ratio."""
+    return at_nearest_level(LEVELS, LEVELS)(sigma)
 
 
 class HeldOut(NamedTuple):
@@ -104,7 +109,7 @@ class Selected:
 
     def value(self, sigma: float) -> Any:
         """The chosen value at a noise level."""
-        return self.values[int(self.errors(at_nearest_level(LEVELS, LEVELS)(sigma)).argmin())]
+        return self.values[int(self.errors(nearest_level(sigma)).argmin())]
 
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
@@ -114,6 +119,12 @@ class Selected:
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]."""
         return outputs_of(self.build(self.value(sigma)), z, sigma, pixels)
+
+    def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
+        """The value at each noise level, and the held-out errors that decided."""
+        return [{"sigma": sigma, self.option: self.value(sigma),
+                 "errors": dict(zip(map(str, self.values), self.errors(nearest_level(sigma)).tolist(), strict=True))}
+                for sigma in sigmas]
 
     def choice(self, z: Tensor, sigma: float) -> Any:
         """The plan of a call, and its expected cost."""
