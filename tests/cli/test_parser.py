@@ -280,5 +280,6 @@ def test_what_was_chosen_on_held_out_images_is_shown_and_recorded(flags, key, tm
     assert "chosen on held-out training images" in shown and not list(tmp_path.iterdir())
     assert main([*command, "--out", "out"]) == 0
     record = json.loads((tmp_path / "out" / "run.json").read_text())
-    assert [row["sigma"] for row in record["chosen"]] == record["sigmas"] and all(key in row for row in record["chosen"])
+    assert [row["sigma"] for row in record["chosen"]] == record["sigmas"]
+    assert all(key in row for row in record["chosen"])
     assert (tmp_path / "out" / "chosen.png").exists()
