@@ -1,5 +1,6 @@
 """The paper's propositions, as statements about losses: the closed forms are minimizers."""
 
+import pytest
 import torch
 
 import scorelens

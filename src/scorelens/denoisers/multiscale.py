@@ -17,7 +17,7 @@ from scorelens.denoisers.locality import Locality, locality
 from scorelens.denoisers.selection import held_out, held_out_predictions, nearest_level
 from scorelens.posterior import MEMORY
 from scorelens.statistics import fit_gaussian
-from scorelens.validation import per_level
+from scorelens.validation import at_least_float32, per_level
 
 STRICT = 1e4  # weight of the sum in least squares, relative to the largest error
 THRESHOLDS = (0.0025, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
@@ -34,12 +34,12 @@ class Multiscale:
 
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
-        return self._mixed(sigma, lambda scale: scale(z, sigma))
+        return self._mixed(sigma, lambda scale: scale(at_least_float32(z), sigma)).to(z.dtype)
 
     @per_level
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        return self._mixed(sigma, lambda scale: scale.at(z, sigma, pixels))
+        return self._mixed(sigma, lambda scale: scale.at(at_least_float32(z), sigma, pixels)).to(z.dtype)
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The weight of each threshold, at each noise level."""
