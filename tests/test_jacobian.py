@@ -46,6 +46,7 @@ MODELS = {"optimal": {}, "wiener": {}, "locality": {"threshold": 0.2}, "smoothed
           "locality batch-mean": {"threshold": 0.2, "softmax": "batch-mean", "softmax_batch": 5}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("channel", [None, 1])
 def test_fields_equal_finite_differences(name, channel, images):

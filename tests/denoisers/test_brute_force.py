@@ -42,6 +42,7 @@ def truth_and_plain(name, z, images, sigma):
     return results
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["optimal", "locality", "wiener", "smoothed"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "shape"), SHAPES)

@@ -19,6 +19,7 @@ def variants():
     yield "optimal", {"memory": 2000, "temperature": 0.5}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "options"), variants())
 @pytest.mark.parametrize("sigma", [0.15, 0.6, 5.0])
 def test_gradient_equals_finite_differences(name, options, sigma):

@@ -10,7 +10,7 @@ from scorelens.denoisers.kernel import kernel
 from scorelens.statistics import rotation
 from scorelens.statistics.bandwidth import bandwidth_rule
 from tests.ground_truth.brute_force import floats, softmax
-from tests.ground_truth.cases import KINDS, SHAPES, image_set
+from tests.ground_truth.cases import KINDS, SHAPES, image_set, pairwise
 
 SIGMAS = scorelens.ddim_sigmas(10).tolist()
 WIDTHS = [0.0, 0.3, 0.8, 1.0]
@@ -38,12 +38,10 @@ def noisy(images, sigma, count=5, dtype=torch.float32):
     return [(images[:count] + sigma * eps).to(dtype), (max(sigma, 0.5) * eps).to(dtype)]
 
 
-@pytest.mark.parametrize("h", WIDTHS)
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("n", "shape"), SHAPES)
-def test_kernel_equals_brute_force(h, kind, n, shape):
+@pytest.mark.parametrize(("h", "kind", "size"), pairwise(WIDTHS, KINDS, SHAPES))
+def test_kernel_equals_brute_force(h, kind, size):
     """In float64 to 1e-9; in float32 at most twice the error of the plain formula, plus 1e-6."""
-    images = image_set(kind, n, shape)
+    images = image_set(kind, *size)
     model, x = kernel(images, bandwidth=h), floats(images.pixels)
     for sigma in SIGMAS:
         for z in noisy(images, sigma):
@@ -118,6 +116,7 @@ def test_images_rotated_once_are_kept_by_their_content(monkeypatch, fresh_cache)
     np.testing.assert_allclose(kernel(images, bandwidth=0.4)(z.double(), 0.5).flatten(1).numpy(), truth, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("h", WIDTHS)
 @pytest.mark.parametrize("sigma", [0.15, 0.6, 5.0])
 def test_gradient_equals_finite_differences(h, sigma):

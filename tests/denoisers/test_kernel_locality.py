@@ -90,6 +90,7 @@ def test_a_tile_of_one_is_exact():
     torch.testing.assert_close(one, other, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("threshold", [0.02, 0.2])
 @pytest.mark.parametrize(("n", "shape"), SHAPES)
 def test_without_width_it_is_locality(threshold, n, shape):
@@ -159,6 +160,7 @@ def test_chunks_and_batches_change_nothing(h):
         torch.testing.assert_close(torch.cat([whole(one, sigma) for one in z.split(1)]), expected, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("h", "sigma"), [(0.0, 0.6), (0.3, 0.15), (0.3, 0.6), (0.8, 0.15), (0.8, 5.0), (1.0, 0.6)])
 def test_gradient_equals_finite_differences(h, sigma):
     images = image_set("smooth", 20, (1, 2, 3))

@@ -10,7 +10,7 @@ import scorelens
 from scorelens.denoisers import els as els_module
 from scorelens.denoisers.patch_sizes import PRESETS, patch_sizes
 from tests.ground_truth import brute_force
-from tests.ground_truth.cases import image_set
+from tests.ground_truth.cases import image_set, pairwise
 
 SHAPES = [(1, 5, 7), (3, 6, 5)]
 SIGMAS = [0.1, 1.0]
@@ -38,13 +38,12 @@ def test_ls(shape, size, batch, memory):
         compare(model, lambda z, x, s=sigma: brute_force.ls(z, x, s, shape, size), images, sigma, batch)
 
 
-@pytest.mark.parametrize(("batch", "memory"), [(1, 2**24), (5, 50_000)])
-@pytest.mark.parametrize("size", [1, 3, 5])
-@pytest.mark.parametrize("bank", ["inside", "circular"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_els(shape, bank, size, batch, memory, monkeypatch):
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "bank", "size", "chunks"), pairwise(
+    SHAPES, ["inside", "circular"], [1, 3, 5], [(1, 2**24), (5, 50_000)]))
+def test_els(shape, bank, size, chunks, monkeypatch):
     """By products of patches, and, where all translations count, by sums over windows of translated images."""
-    images = image_set("smooth", 8, shape)
+    images, (batch, memory) = image_set("smooth", 8, shape), chunks
     model = scorelens.build_denoiser("els", images, patch_size=size, bank=bank, memory=memory)
     for boxes_from in (1, 10**9):
         monkeypatch.setattr(els_module, "BOXES_FROM", boxes_from)
@@ -53,9 +52,8 @@ def test_els(shape, bank, size, batch, memory, monkeypatch):
                     batch)
 
 
-@pytest.mark.parametrize("batch", [1, 5])
-@pytest.mark.parametrize("size", [1, 3])
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "size", "batch"), pairwise(SHAPES, [1, 3], [1, 5]))
 def test_bbels(shape, size, batch):
     images = image_set("smooth", 8, shape)
     model = scorelens.build_denoiser("bbels", images, patch_size=size, memory=50_000)
