@@ -46,6 +46,7 @@ def test_grid_noise_levels_may_be_given_as_tensors():
             torch.testing.assert_close(model(images[:1], sigma), model(images[:1], sigma.item()), rtol=0, atol=0)
 
 
+@pytest.mark.e2e
 def test_import_is_light():
     """Neither diffusers, torchvision, matplotlib nor scikit-learn, nor any picture library, is loaded by the import."""
     heavy = "diffusers torchvision matplotlib sklearn PIL datasets yaml safetensors.numpy"

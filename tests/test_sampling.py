@@ -34,6 +34,7 @@ def ddim_by_diffusers(model, noise, steps):
     return x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [10, 50])
 @pytest.mark.parametrize(("name", "dtype", "tolerance"), [
     ("wiener", torch.float32, 1e-5), ("wiener", torch.float64, 1e-8),

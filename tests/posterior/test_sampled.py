@@ -44,6 +44,7 @@ def rms(difference):
     return difference.flatten(1).double().square().mean(dim=1).sqrt()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sigma", [60.0, 25.0, 12.0])
 def test_at_high_noise_few_images_keep_the_tolerance(leaves, model, sigma):
     z = noisy(leaves, sigma, range(10, 18))

@@ -24,6 +24,7 @@ def test_moments_equal_numpy(n, shape):
     assert stats.count == n
 
 
+@pytest.mark.slow
 def test_second_moment_is_exact_for_any_pixels():
     """Extreme pixels, more than one chunk, more than one tile: integers, so equality."""
     rng = np.random.default_rng(0)
