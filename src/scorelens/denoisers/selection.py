@@ -126,9 +126,12 @@ class Selected:
                  "errors": dict(zip(map(str, self.values), self.errors(nearest_level(sigma)).tolist(), strict=True))}
                 for sigma in sigmas]
 
-    def choice(self, z: Tensor, sigma: float) -> Any:
-        """The plan of a call, and its expected cost."""
-        return self.build(self.value(sigma)).choice(z, sigma)  # type: ignore[attr-defined]
+    @property
+    def choice(self) -> Callable[[Tensor, float], Any] | None:
+        """A function for the plan of a call and its expected cost, if the method has plans."""
+        if not hasattr(self.build(self.values[0]), "choice"):
+            return None
+        return lambda z, sigma: self.build(self.value(sigma)).choice(z, sigma)  # type: ignore[attr-defined]
 
 
 def selected(images: ImageSet, name: str, builder: Callable[..., Denoiser], options: Mapping[str, Any]) -> Selected:
