@@ -107,7 +107,9 @@ class ReportCard:
         worst = max(self.levels, key=lambda level: level.to_linear.mean)
         text, ratio = f"it beats the linear filter at {better} of {len(self.levels)} noise levels", worst.to_linear
         if ratio.low <= 1:
-            return f"{text} and is nowhere worse"
+            level = max(self.levels, key=lambda level: level.to_best.mean)
+            most = f"; its error is up to {level.to_best.mean:.3g} times that of {level.best}, at sigma {level.sigma:.3g}"
+            return f"{text} and is nowhere worse{'' if self.passes else most}"
         return (f"{text}; its error is up to {_times(ratio.mean)} at sigma {worst.sigma:.3g}"
                 f"{_advice(worst.sigma) if ratio.mean > FAR else ''}")
 
