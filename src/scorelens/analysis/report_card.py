@@ -108,8 +108,8 @@ class ReportCard:
         text, ratio = f"it beats the linear filter at {better} of {len(self.levels)} noise levels", worst.to_linear
         if ratio.low <= 1:
             level = max(self.levels, key=lambda level: level.to_best.mean)
-            most = f"; its error is up to {level.to_best.mean:.3g} times that of {level.best}, at sigma {level.sigma:.3g}"
-            return f"{text} and is nowhere worse{'' if self.passes else most}"
+            behind = f"up to {level.to_best.mean:.3g} times that of {level.best}, at sigma {level.sigma:.3g}"
+            return f"{text} and is nowhere worse" + ("" if self.passes else f"; its error is {behind}")
         return (f"{text}; its error is up to {_times(ratio.mean)} at sigma {worst.sigma:.3g}"
                 f"{_advice(worst.sigma) if ratio.mean > FAR else ''}")
 
