@@ -85,6 +85,26 @@ def test_two_choices_at_once_are_refused(images):
         scorelens.build_denoiser("locality", images, threshold="auto", temperature="auto")
 
 
+def test_multiscale_shares_the_predictions_of_the_automatic_threshold(images, fresh_cache, monkeypatch):
+    scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW)
+    monkeypatch.setattr(HeldOut, "predict", lambda *_: pytest.fail("predicted again"))
+    multiscale(images).weights(LOW)
+
+
+def test_options_without_content_to_tell_apart_are_refused(images):
+    """The cache could mistake one network or operator for another."""
+    with pytest.raises(scorelens.ScorelensError, match="operators must be a number, a text or statistics, got Tensor"):
+        scorelens.build_denoiser("generalized", images, operators=torch.eye(30), temperature="auto")
+
+
+def test_a_calibration_file_is_told_by_its_content(images, tmp_path):
+    path, names = tmp_path / "sizes.txt", set()
+    for text in ("one", "two"):
+        path.write_text(text)
+        names.add(selection._content("patch_size", str(path)))
+    assert len(names) == 2
+
+
 @pytest.mark.e2e
 def test_the_choice_looks_at_no_network():
     code = """if True:

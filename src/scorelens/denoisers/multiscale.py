@@ -73,8 +73,8 @@ def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMO
 
     @lru_cache
     def weights(level: float) -> Float[Tensor, "k"]:
-        builders = {f"locality, temperature {temperature}, threshold {threshold}": partial(scale, k=k)
-                    for k, threshold in enumerate(THRESHOLDS)}
+        name = "locality" if temperature == 1 else f"locality, temperature {temperature!r}"  # as with threshold="auto"
+        builders = {f"{name}, threshold {threshold}": partial(scale, k=k) for k, threshold in enumerate(THRESHOLDS)}
         return convex_weights(held_out_predictions(images, level, builders), held_out(images).truth())
 
     return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)))

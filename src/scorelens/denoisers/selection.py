@@ -7,10 +7,12 @@ value. No network takes part. Held-out predictions are cached by content.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -141,7 +143,7 @@ def selected(images: ImageSet, name: str, builder: Callable[..., Denoiser], opti
         raise ScorelensError(f"{name}: {option} and {more[0]} are both auto; choose one of them yourself")
     side, others = max(images.shape[1:]), {key: value for key, value in options.items() if key != option}
     values = tuple(value for value in CANDIDATES[option] if option != "patch_size" or value <= side + 1)
-    key = ", ".join([name, *(f"{key} {_text(value)}" for key, value in sorted(others.items()))])
+    key = ", ".join([name, *(f"{key} {_content(key, value)}" for key, value in sorted(others.items()))])
 
     @lru_cache(maxsize=2)
     def shared(source: ImageSet) -> dict[str, Any]:
@@ -164,5 +166,13 @@ def selected_options(options: Mapping[str, Any]) -> list[str]:
     return [option for option in CANDIDATES if options.get(option) == "auto"]
 
 
-def _text(value: Any) -> str:
-    return digest(value) if isinstance(value, GaussianStats) else repr(value)
+def _content(name: str, value: Any) -> str:
+    """The value as text that identifies its content in the cache."""
+    if isinstance(value, GaussianStats):
+        return digest(value)
+    if isinstance(value, str) and Path(value).expanduser().is_file():
+        return hashlib.sha256(Path(value).expanduser().read_bytes()).hexdigest()
+    if isinstance(value, (str, int, float, tuple, list, type(None))):
+        return repr(value)
+    raise ScorelensError(f"with an option chosen automatically, {name} must be a number, a text or statistics, "
+                         f"got {type(value).__name__}")
