@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: venv demo test test-fast check-docs lint perf clean
+.PHONY: venv demo test test-fast check-docs docs lint torture perf clean
 
 venv: .venv/installed
 
@@ -10,7 +10,7 @@ venv: .venv/installed
 .venv/installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt uv torch
-	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[dev,fast]'
 	touch $@
 
 demo: venv
@@ -28,13 +28,25 @@ test-fast: venv
 check-docs: venv
 	$(PYTEST) -m docs
 
+# The site, in site/. A dead link or anchor is an error.
+docs: venv .venv/docs-installed
+	$(BIN)/python -m tools.site site
+
+.venv/docs-installed: .venv/installed
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --constraint constraints.txt --editable '.[docs]'
+	touch $@
+
 lint: venv
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+# The campaign of faults: hours. Interrupted, it resumes; rm -r build/torture starts again.
+torture: venv
+	$(BIN)/python -m tools.torture
 
 perf: venv
 	$(BIN)/python -m perf.foundation
 	$(BIN)/python -m perf.performance
 
 clean:
-	rm -rf .venv runs build src/*.egg-info
+	rm -rf .venv runs build site src/*.egg-info

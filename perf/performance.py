@@ -1,11 +1,11 @@
-"""The performance suite: ratios measured in one run, never bare times; and growth curves beside the cost model.
+"""The performance suite: ratios measured in one run, never bare times.
 
-    make perf                                          everything that is not in the results yet
-    python -m perf.performance --only growth     cells whose name contains a word
-    python -m perf.performance --fresh           forget the results and measure again
+    make perf                                    everything that is not in the results yet
+    python -m perf.performance --only cifar10    cells whose name contains a word
+    python -m perf.performance --fresh           measure again what is in the results
 
-Data are those under $SCORELENS_DATA. Each finished cell is a row of perf/results/performance.jsonl; killed and
-started again, the run goes on with the next. docs/performance.md is written from the rows (tools/pages.py).
+Data are those under $SCORELENS_DATA. Each finished cell is a row of perf/results/performance.jsonl; an interrupted run
+resumes with the next. `python -m tools.pages` writes docs/performance.md. Nothing else may run.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import math
 import multiprocessing
 import os
 import subprocess
@@ -22,35 +21,38 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
+from unittest import mock
 
 import torch
-from tools.pages import write_performance
 
 import scorelens
+from scorelens.denoisers import els as els_module
 from scorelens.networks.architectures import preset
 from scorelens.networks.training_loop import Recipe, initial_state, training_steps
-from scorelens.posterior.costs import measured_rates
+from scorelens.posterior import queries
 from scorelens.results import environment, peak_memory
 from scorelens.sampling import ddim_step
 
 RESULTS = Path(__file__).parent / "results" / "performance.jsonl"
 SEEDS = range(1000, 1008)  # noise that nothing was tuned on
-ROUNDS = 4
-LARGE = 4096  # pixels, beyond which one round must do
-MIDDLE = 5  # of the ten noise levels, for growth curves
-DATASETS = {  # name -> what is loaded, and how many of the 8 noisy images the dense plan is timed on
-    "cifar10": ({"source": "cifar10"}, 8),
-    "mnist": ({"source": "mnist"}, 8),
-    "celeba": ({"source": "celeba", "split": "all"}, 1),
-}
+THRESHOLD = 0.05
+ROUNDS = 2  # that take turns; the best counts
+CHECKED = 64  # outputs that are also computed in float64
+MIDDLE = 5  # of the ten noise levels
+BUSY = 4  # processes beside
+DATASETS: dict[str, dict[str, Any]] = {
+    "mnist": {"source": "mnist"}, "cifar10": {"source": "cifar10"}, "celeba": {"source": "celeba", "split": "all"},
+    "tiny-imagenet": {"source": "tiny-imagenet"}}
+FEW = {"celeba": 2, "tiny-imagenet": 2}  # of the 8 noisy images, on which the plans of torch are timed; else 8
 
 
 def load(name: str, **options: Any) -> scorelens.ImageSet:
-    return scorelens.load_images(**DATASETS[name][0], **options)
+    return scorelens.load_images(**DATASETS[name], **options)
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, Any]:
@@ -59,141 +61,178 @@ def timed(work: Callable[[], Any]) -> tuple[float, Any]:
     return time.perf_counter() - start, result
 
 
-def bare_product(images: scorelens.ImageSet, count: int = 2048) -> float:
-    """Seconds of [N, D] @ [D, D] in torch: `count` rows, as many times as it takes."""
-    x, w = torch.rand(count, images.dim), torch.rand(images.dim, images.dim)
-    return min(timed(lambda: x @ w)[0] for _ in range(3)) * len(images) / count
+@contextmanager
+def torch_only() -> Iterator[None]:
+    """Without the compiled kernels."""
+    with mock.patch.object(queries, "available", lambda z: False), mock.patch.object(els_module, "available",
+                                                                                       lambda z: False):
+        yield
 
 
-def plans(name: str, threshold: float = 0.05) -> dict[str, Any]:
-    """Ten steps, batch 8: the automatic plan against the dense one at the same points, step by step."""
+def by_torch(model: Callable[..., Any], z: torch.Tensor, sigma: float) -> torch.Tensor:
+    with torch_only():
+        return model(z, sigma)
+
+
+def plans(name: str) -> dict[str, Any]:
+    """Ten steps, batch 8, at the same points: the compiled kernel, the plan that torch would take, and the dense plan,
+    which is the published code's, on one noisy image. And how far the first is from float64."""
     images = load(name)
-    auto = scorelens.build_denoiser("locality", images, threshold=threshold)
-    dense = replace(auto, plan="dense")  # shares the masks
-    dense_batch = DATASETS[name][1]
+    model, steps = scorelens.build_denoiser("locality", images, threshold=THRESHOLD), []
+    dense, few = replace(model, plan="dense"), FEW.get(name, len(SEEDS))
     sigmas = scorelens.ddim_sigmas(10).tolist()
     z = scorelens.seeded_noise(images.shape, SEEDS) * (1 + sigmas[0] ** 2) ** 0.5
-    auto(z[:1], 1.0)  # measures the rates
-    steps = []
+    pixels = torch.randperm(images.dim, generator=torch.Generator().manual_seed(0))[:CHECKED]
+    model(z[:1], 1.0), by_torch(model, z[:1], 1.0)  # compiles, and measures the rates
     for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
-        mask_seconds, masks = timed(partial(auto.masks, sigma))
-        choice_seconds, choice = timed(partial(auto.choice, z, sigma))
-        auto_seconds, x0_hat = timed(partial(auto, z, sigma))
-        dense_seconds, reference = timed(partial(dense, z[:dense_batch], sigma))
-        steps.append({"sigma": sigma, "plan": choice.plan.name, "density": masks.keep.float().mean().item(),
-                      "operations": choice.cost.operations / images.dim**2, "auto_seconds": auto_seconds,
-                      "dense_seconds": dense_seconds * len(SEEDS) / dense_batch,
-                      "expected_seconds": choice.cost.seconds(len(SEEDS), len(images)),
-                      "mask_seconds": mask_seconds + choice_seconds,
-                      "largest_difference": (x0_hat[:dense_batch] - reference).abs().max().item()})
+        mask_seconds, masks = timed(partial(model.masks, sigma))
+        link_seconds, choice = timed(lambda sigma=sigma, z=z: model.choice(z, sigma))
+        ways = (partial(model, z, sigma), partial(by_torch, model, z[:few], sigma), partial(dense, z[:1], sigma))
+        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
+        fused, plain, slow = (min(seconds for seconds, _ in turns) for turns in zip(*taken, strict=True))
+        x0_hat = taken[0][0][1]
+        exact = model.at(z[:2].double(), sigma, pixels)
+        with torch_only():
+            torch_plan = model.choice(z, sigma).name
+        steps.append({"sigma": sigma, "density": masks.keep.float().mean().item(),
+                      "changes": choice.cost.entries / images.dim, "mask_seconds": mask_seconds + link_seconds,
+                      "fused_seconds": fused, "torch_seconds": plain * len(SEEDS) / few, "torch_plan": torch_plan,
+                      "dense_seconds": slow * len(SEEDS),
+                      "error": (x0_hat[:2].flatten(1)[:, pixels] - exact).abs().max().item()})
         z = ddim_step(z, x0_hat, sigma, following, clip=True)
-        print(f"  {name} sigma {sigma:.3g}: {dense_seconds * len(SEEDS) / dense_batch:.1f} -> {auto_seconds:.1f} s",
+        print(f"  {name} sigma {sigma:.3g}: {slow * len(SEEDS):.1f} -> {plain * len(SEEDS) / few:.1f} -> {fused:.2f} s",
               file=sys.stderr)
-    shared, fast, slow = (sum(step[key] for step in steps) for key in ("mask_seconds", "auto_seconds", "dense_seconds"))
-    return {"threshold": threshold, "batch": len(SEEDS), "dense_batch": dense_batch, "steps": steps,
-            "ratio": slow / fast, "ratio_with_masks": (slow + shared) / (fast + shared),
-            "dense_to_bare": slow / (10 * len(SEEDS) * bare_product(images))}
+    total = {key: sum(step[f"{key}_seconds"] for step in steps) for key in ("fused", "torch", "dense", "mask")}
+    return {"threshold": THRESHOLD, "batch": len(SEEDS), "torch_batch": few, "images": len(images), "dim": images.dim,
+            "steps": steps, "seconds": total, "torch_to_fused": total["torch"] / total["fused"],
+            "dense_to_fused": total["dense"] / total["fused"]}
 
 
 def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[str, Any]:
-    """Ten steps, batch 8: within a tolerance, exactly, and (one noisy image, its time multiplied) densely, at the same
-    points, the best of ROUNDS that take turns; and how far the first is from the second, over all pixels."""
+    """Ten steps, batch 8: within a tolerance and exactly, at the same points; and how far one is from the other."""
     images = load(name)
     auto = scorelens.build_denoiser("locality", images, threshold=threshold)
-    dense, steps = replace(auto, plan="dense"), []
+    steps: list[dict[str, Any]] = []
     sigmas = scorelens.ddim_sigmas(10).tolist()
     z = scorelens.seeded_noise(images.shape, SEEDS) * (1 + sigmas[0] ** 2) ** 0.5
     auto(z[:1], 1.0)  # measures the rates
     for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         auto.choice(z, sigma)  # makes the masks
-        ways = (partial(auto.approximate, z, sigma, tolerance), partial(auto, z, sigma), partial(dense, z[:1], sigma))
-        taken = [[timed(way) for way in ways] for _ in range(1 if images.dim > LARGE else ROUNDS)]
-        rough_seconds, exact_seconds, dense_seconds = (min(seconds for seconds, _ in turns)
-                                                       for turns in zip(*taken, strict=True))
+        ways = (partial(auto.approximate, z, sigma, tolerance), partial(auto, z, sigma))
+        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
+        rough_seconds, exact_seconds = (min(seconds for seconds, _ in turns) for turns in zip(*taken, strict=True))
         rough, x0_hat = taken[0][0][1], taken[0][1][1]
         if not steps:
             once = taken[0][0][0] - rough_seconds  # the sketch, which later calls find
         error = (rough.mean - x0_hat).flatten(1).square().mean(dim=1).sqrt()
         steps.append({"sigma": sigma, "drawn": rough.drawn.float().mean().item(), "rms": error.max().item(),
                       "expected_rms": rough.expected.max().item(), "checked_rms": rough.checked.max().item(),
-                      "within_seconds": rough_seconds, "exact_seconds": exact_seconds,
-                      "dense_seconds": dense_seconds * len(SEEDS)})
+                      "within_seconds": rough_seconds, "exact_seconds": exact_seconds})
         z = ddim_step(z, x0_hat, sigma, following, clip=True)
         print(f"  {name} sigma {sigma:.3g}: {exact_seconds:.1f} -> {rough_seconds:.1f} s, rms {error.max():.4f}",
               file=sys.stderr)
-    rough, exact, slow = (sum(step[key] for step in steps) for key in ("within_seconds", "exact_seconds",
-                                                                       "dense_seconds"))
+    rough, exact = (sum(step[key] for step in steps) for key in ("within_seconds", "exact_seconds"))
     return {"tolerance": tolerance, "threshold": threshold, "batch": len(SEEDS), "images": len(images), "steps": steps,
-            "sketch_seconds": once, "dense_to_within": slow / (rough + once), "exact_to_within": exact / (rough + once)}
+            "sketch_seconds": once, "exact_to_within": exact / (rough + once)}
 
 
-def growth(along: str) -> dict[str, Any]:
-    """Seconds of one step as one thing grows, beside what the cost model expects.
-
-    A shared machine changes its speed: all points take turns, so that a slow moment hits them alike, and the best of
-    each counts, for prediction and measurement."""
-    points = [_GrowthPoint(along, *case) for case in _growth_cases(along)]
-    for _ in range(5):
-        for point in points:
-            point.measure()
-    return {"along": along, "points": [point.row() for point in points]}
-
-
-class _GrowthPoint:
-    def __init__(self, along: str, value: float, images: scorelens.ImageSet, threshold: float, batch: int, level: int):
-        stats = scorelens.fit_gaussian(load("cifar10")) if along == "N" else None  # the same masks for every N
-        self.value, self.images, self.sigma = value, images, scorelens.ddim_sigmas(10)[level].item()
-        self.model = scorelens.build_denoiser("locality", images, threshold=threshold, stats=stats)
-        self.z = images[:batch] + self.sigma * scorelens.seeded_noise(images.shape, SEEDS[:batch])
-        self.seconds: list[float] = []
-        self.expected: list[float] = []
-
-    def measure(self) -> None:
-        measured_rates.cache_clear()
-        self.choice = self.model.choice(self.z, self.sigma)
-        self.expected.append(self.choice.cost.seconds(len(self.z), len(self.images)))
-        self.seconds.append(timed(partial(self.model, self.z, self.sigma))[0])
-
-    def row(self) -> dict[str, Any]:
-        return {"value": self.value, "plan": self.choice.plan.name, "seconds": min(self.seconds),
-                "expected_seconds": min(self.expected), "operations": self.choice.cost.operations,
-                "images": len(self.images), "dim": self.images.dim, "batch": len(self.z)}
-
-
-def _growth_cases(along: str) -> Iterator[tuple[float, scorelens.ImageSet, float, int, int]]:
-    if along == "N":
-        yield from ((n, load("cifar10", limit=n), 0.05, 4, MIDDLE) for n in (3125, 6250, 12500, 25000, 50000))
-    elif along == "D":
-        yield from ((3 * side**2, load("cifar10", limit=10000, resolution=side), 0.05, 4, MIDDLE)
-                    for side in (16, 20, 24, 28, 32))
-    elif along == "batch":
-        yield from ((b, load("cifar10", limit=10000), 0.05, b, MIDDLE) for b in (1, 2, 4, 8))
-    elif along == "threshold":
-        yield from ((tau, load("cifar10", limit=10000), tau, 4, MIDDLE) for tau in (0.005, 0.01, 0.02, 0.05, 0.1, 0.2))
-    elif along == "noise level":
-        sigmas = scorelens.ddim_sigmas(10).tolist()
-        yield from ((sigmas[level], load("cifar10", limit=10000), 0.05, 4, level) for level in range(10))
-
-
-def exponents(tolerance: float = 0.01) -> dict[str, Any]:
-    """How the time of a step grows with N, exactly and within a tolerance, at every noise level: from a quarter of
-    CIFAR-10 to all of it, with the same masks, the best of ROUNDS."""
-    steps, sets = [], [load("cifar10", limit=12500), load("cifar10")]
-    stats = scorelens.fit_gaussian(sets[1])
-    models = [scorelens.build_denoiser("locality", images, threshold=0.05, stats=stats) for images in sets]
+def patches(images_limit: int = 100) -> dict[str, Any]:
+    """Ten steps of els on one noisy image, with the patch sizes fitted in the paper: compiled and by torch. Time is
+    proportional to the number of images."""
+    images = load("cifar10", limit=images_limit)
+    model, steps = scorelens.build_denoiser("els", images), []
     for sigma in scorelens.ddim_sigmas(10).tolist():
-        z = sets[0][range(4)] + sigma * scorelens.seeded_noise(sets[0].shape, SEEDS[:4])
-        ways = [partial(way, z, sigma) for model in models
-                for way in (model, partial(model.approximate, tolerance=tolerance))]
-        for model in models:
-            model.choice(z, sigma)
-        exact, rough, exact_all, rough_all = (min(turns) for turns in zip(*(
-            [timed(way)[0] for way in ways] for _ in range(ROUNDS)), strict=True))
-        growth = math.log(len(sets[1]) / len(sets[0]))
-        steps.append({"sigma": sigma, "exact": math.log(exact_all / exact) / growth,
-                      "within": math.log(rough_all / rough) / growth})
-        print(f"  sigma {sigma:.3g}: {steps[-1]}", file=sys.stderr)
-    return {"tolerance": tolerance, "images": [len(images) for images in sets], "batch": 4, "steps": steps}
+        z = images[:1] + sigma * scorelens.seeded_noise(images.shape, SEEDS[:1])
+        ways = (partial(model, z, sigma), partial(by_torch, model, z, sigma))
+        ways[0]()
+        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
+        fused, plain = (min(seconds for seconds, _ in turns) for turns in zip(*taken, strict=True))
+        steps.append({"sigma": sigma, "fused_seconds": fused, "torch_seconds": plain,
+                      "difference": (taken[0][0][1] - taken[0][1][1]).abs().max().item()})
+        print(f"  els sigma {sigma:.3g}: {plain:.2f} -> {fused:.2f} s", file=sys.stderr)
+    return {"images": images_limit, "steps": steps, "torch_to_fused": sum(step["torch_seconds"] for step in steps)
+            / sum(step["fused_seconds"] for step in steps)}
+
+
+def scaling() -> dict[str, Any]:
+    """Ten steps of one sample as N grows, with the masks of all 50,000 images: the dense plan (at the smallest N; it is
+    linear), the compiled kernel, and its floor: the same with masks of one pixel, where nothing is added up."""
+    whole = load("cifar10")
+    stats, sigmas = scorelens.fit_gaussian(whole), scorelens.ddim_sigmas(10).tolist()
+    points = []
+    for count in (3125, 6250, 12500, 25000, 50000):
+        images = load("cifar10", limit=count)
+        model = scorelens.build_denoiser("locality", images, threshold=THRESHOLD, stats=stats)
+        floor = replace(model, masks=lambda sigma: queries.Masks(torch.eye(whole.dim, dtype=torch.bool), whole.shape))
+        z = images[:4] + scorelens.seeded_noise(images.shape, SEEDS[:4])
+        seconds = {}
+        for name, way in {"fused": model, "floor": floor}.items():
+            for sigma in sigmas:
+                way(z[:1], sigma)
+            seconds[name] = min(sum(timed(partial(way, z, sigma))[0] for sigma in sigmas) for _ in range(3)) / 4
+        if not points:
+            dense = replace(model, plan="dense")
+            seconds["dense"] = sum(timed(partial(dense, z[:1], sigma))[0] for sigma in sigmas)
+        points.append({"images": count, **seconds})
+        print(f"  {points[-1]}", file=sys.stderr)
+    return {"threshold": THRESHOLD, "points": points}
+
+
+def large(count: int) -> dict[str, Any]:
+    """Ten steps of 8 samples from Tiny-ImageNet at 64x64, with its statistics fitted: time and peak memory."""
+    images = load("tiny-imagenet", limit=None if count == 100_000 else count)
+    stats = scorelens.fit_gaussian(load("tiny-imagenet"))
+    model = scorelens.build_denoiser("locality", images, threshold=THRESHOLD, stats=stats)
+    noise, masks, steps = scorelens.seeded_noise(images.shape, SEEDS), 0.0, []
+    sigmas = scorelens.ddim_sigmas(10)
+    for sigma in sigmas.tolist():
+        seconds, _ = timed(lambda sigma=sigma: model.choice(noise, sigma).plan)
+        masks += seconds
+    z = noise * (1 + sigmas[0].item() ** 2) ** 0.5
+    for sigma, following in zip(sigmas.tolist(), [*sigmas[1:].tolist(), 0.0], strict=True):
+        model.choice(z, sigma)
+        seconds, x0_hat = timed(partial(model, z, sigma))
+        steps.append(seconds)
+        z = ddim_step(z, x0_hat, sigma, following, clip=True)
+    return {"images": count, "dim": images.dim, "batch": len(SEEDS), "threshold": THRESHOLD, "mask_seconds": masks,
+            "seconds": sum(steps), "peak_bytes": peak_memory()}
+
+
+def sharing() -> dict[str, Any]:
+    """A step alone and beside four busy processes; the rounds take turns."""
+    images, stats = load("cifar10", limit=20_000), scorelens.fit_gaussian(load("cifar10"))
+    model = scorelens.build_denoiser("locality", images, threshold=THRESHOLD, stats=stats)
+    sigma = scorelens.ddim_sigmas(10)[MIDDLE].item()
+    z = images[:8] + sigma * scorelens.seeded_noise(images.shape, SEEDS)
+    points = {}
+    for name, way in {"fused": model, "torch": partial(by_torch, model)}.items():
+        way(z, sigma)
+        alone, beside = [], []
+        for _ in range(ROUNDS):
+            alone.append(timed(partial(way, z, sigma))[0])
+            busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(BUSY)]
+            try:
+                time.sleep(1)
+                beside.append(timed(partial(way, z, sigma))[0])
+            finally:
+                for process in busy:
+                    process.kill()
+        points[name] = min(beside) / min(alone)
+        print(f"  {name}: {points[name]:.2f} times as long", file=sys.stderr)
+    return {"busy": BUSY, "cores": os.cpu_count(), "images": len(images), "ratios": points}
+
+
+def slider() -> dict[str, Any]:
+    """What the app does when the threshold is moved: a prediction of one noisy image of MNIST, from all 60,000."""
+    images = load("mnist")
+    stats, sigma = scorelens.fit_gaussian(images), scorelens.ddim_sigmas(10)[MIDDLE].item()
+    z = images[:1] + sigma * scorelens.seeded_noise(images.shape, SEEDS[:1])
+
+    def redraw(threshold: float) -> torch.Tensor:
+        return scorelens.build_denoiser("locality", images, threshold=threshold, stats=stats)(z, sigma)
+
+    seconds = [timed(partial(redraw, tau))[0] for tau in (0.011, 0.013, 0.017, 0.023, 0.031, 0.047, 0.053)]
+    return {"images": len(images), "sigma": sigma, "seconds": seconds[1:], "slowest": max(seconds[1:])}
 
 
 def processes() -> dict[str, Any]:
@@ -251,13 +290,14 @@ def _training_rate(precision: Literal["float32", "bfloat16"], threads: int, seco
 
 
 CELLS: dict[str, Callable[[], dict[str, Any]]] = {
-    **{f"growth {along}": partial(growth, along) for along in ("N", "D", "batch", "threshold", "noise level")},
-    **{f"memory {name}": partial(memory, name) for name in DATASETS},
-    "plans mnist": partial(plans, "mnist"),
-    "plans cifar10": partial(plans, "cifar10"),
-    "plans celeba": partial(plans, "celeba"),
-    **{f"within {name}": partial(within, name) for name in ("mnist", "cifar10", "celeba")},
-    "exponents": exponents,
+    **{f"plans {name}": partial(plans, name) for name in ("cifar10", "mnist", "celeba")},
+    "patches": patches,
+    "within cifar10": partial(within, "cifar10"),
+    "sharing": sharing,
+    "slider": slider,
+    "scaling": scaling,
+    **{f"large {count}": partial(large, count) for count in (100_000, 30_000, 10_000)},
+    **{f"memory {name}": partial(memory, name) for name in ("mnist", "cifar10", "celeba")},
     "processes": processes,
     "training": training,
 }
@@ -266,14 +306,6 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
 def done() -> dict[str, dict[str, Any]]:
     lines = RESULTS.read_text().splitlines() if RESULTS.exists() else []
     return {row["cell"]: row for row in map(json.loads, lines)}
-
-
-def _other_runs(cell: str) -> dict[str, list[float]]:
-    """What earlier runs of a cell found: on a shared machine a ratio depends on the day, too."""
-    before = done().get(cell, {})
-    if "dense_to_within" not in before:
-        return {}
-    return {"other_runs": [*before.get("other_runs", []), round(before["dense_to_within"], 1)]}
 
 
 def main() -> None:
@@ -286,10 +318,9 @@ def main() -> None:
             continue
         print(cell, file=sys.stderr)
         with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as process:
-            row = {"cell": cell, **process.submit(measure).result(), **_other_runs(cell), "environment": environment()}
+            row = {"cell": cell, **process.submit(measure).result(), "environment": environment()}
         rows = {**done(), cell: row}
         RESULTS.write_text("".join(json.dumps(rows[name]) + "\n" for name in CELLS if name in rows))
-    write_performance(done())
 
 
 if __name__ == "__main__":

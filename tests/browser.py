@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE = 60.0  # seconds for one answer; a cold start on a busy machine takes several
+PATIENCE = 300.0  # seconds for one answer; a cold start on a busy machine takes several
 FLAGS = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--hide-scrollbars",
          "--no-first-run", "--disable-extensions", "--disable-background-networking", "--remote-debugging-pipe"]
 MEASURE = """({

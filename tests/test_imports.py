@@ -9,7 +9,7 @@ import pytest
 from scorelens import DENOISERS
 
 SOURCE = Path(__file__).parents[1] / "src" / "scorelens"
-BASE = {"types", "validation", "progress", "files", "timings", "distributed"}  # what everyone may use
+BASE = {"types", "validation", "progress", "files", "entries", "timings", "distributed"}  # what everyone may use
 MODELS = {"noise", "data", "statistics", "posterior", "jacobian", "denoisers", "networks", "sampling", "metrics"}
 MAY_IMPORT = {  # results draw themselves: the tables and figures of report take their plain rows
     "types": set(),
@@ -18,6 +18,7 @@ MAY_IMPORT = {  # results draw themselves: the tables and figures of report take
     "timings": set(),
     "distributed": {"types"},
     "files": {"types", "distributed"},
+    "entries": {"types", "files"},
     "results": BASE,
     "noise": BASE,
     "data": BASE,

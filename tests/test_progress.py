@@ -1,5 +1,7 @@
 """Bars are silent in the library, late on the command line, and move within a step."""
 
+import threading
+
 import pytest
 
 from scorelens import progress
@@ -49,3 +51,14 @@ def test_log_files_are_not_filled(monkeypatch, terminal, interval):
     monkeypatch.setattr("sys.stderr.isatty", lambda: terminal, raising=False)
     assert progress._options()["mininterval"] == interval
     assert progress._options()["delay"] == 2
+
+
+def test_work_that_cannot_report_follows_the_clock(monkeypatch):
+    bars = []
+    monkeypatch.setattr(progress, "tqdm", lambda *args, **options: bars.append(Bar()) or bars[-1])
+    assert progress.estimated(lambda: 7, "working", lambda: 1.0) == 7 and not bars  # the library is silent
+    done = threading.Event()
+    monkeypatch.setattr(progress, "wait", lambda waiting, timeout: done.set())
+    with progress.shown():
+        assert progress.estimated(done.wait, "working", lambda: 1e-9)
+    assert bars[0].seen[-1] == 0.99

@@ -1,4 +1,4 @@
-"""Every command and every line of Python in the README runs."""
+"""Every command, every link and every line of Python in the README and the docs works."""
 
 import os
 import re
@@ -10,25 +10,46 @@ from pathlib import Path
 import pytest
 import torch
 
+from scorelens.cli import parser
 from scorelens.cli.parser import COMMANDS, main
 
 pytestmark = pytest.mark.e2e
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md"))
+COMMAND = re.compile(r"^ *(scorelens [a-z-].*)$", re.MULTILINE)
 
 
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+def blocks(language, page=README):
+    return re.findall(rf"```{language}\n(.*?)```", page, re.DOTALL)
+
+
+def run_commands():
+    """Those in blocks of bash, once each; `demo` runs below, with fewer samples."""
+    found = [line for page in PAGES for block in blocks("bash", page.read_text()) for line in COMMAND.findall(block)]
+    return [line for line in dict.fromkeys(found) if shlex.split(line, comments=True) != ["scorelens", "demo"]]
 
 
 def shown_commands():
-    return [line for block in blocks("bash") for line in block.splitlines() if line.startswith("scorelens ")]
+    """All others: they name files, data or repositories of the reader."""
+    found = [line for page in PAGES for line in COMMAND.findall(page.read_text())]
+    return [line for line in dict.fromkeys(found) if line not in run_commands()]
+
+
+@pytest.mark.parametrize("command", run_commands())
+def test_commands_run(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command, comments=True)[1:]) == 0
 
 
 @pytest.mark.parametrize("command", shown_commands())
-def test_readme_commands_run(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(command)[1:]) == 0
+def test_commands_have_real_flags(command):
+    name, words = parser._command(shlex.split(command, comments=True)[1:])
+    configs, words = parser._values("--config", words)
+    words = [word for path in configs if "." not in path
+             for word in parser._config_words(parser._config_file(path))] + words
+    parser._parser(name, words).parse(words)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -51,16 +72,20 @@ def test_readme_python_runs(tmp_path):
     assert "torch.Size([8, 1, 8, 8])" in done.stdout
 
 
-def test_make_targets_of_the_readme_exist():
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    for line in (line for block in blocks("bash") for line in block.splitlines() if line.startswith("make ")):
-        assert line.split()[1] in targets
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_make_targets_exist(page):
+    targets = re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert set(re.findall(r"`?make ([a-z-]+)`|^make ([a-z-]+)", page.read_text(), re.MULTILINE)) <= {
+        pair for target in targets for pair in ((target, ""), ("", target))}
 
 
-def test_links_point_to_files():
-    for text in (README, (ROOT / "docs" / "equations.md").read_text()):
-        for link in re.findall(r"\]\((?!http)([^)#]+)\)", text):
-            assert (ROOT / link).exists(), link
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_point_to_files_and_headings(page):
+    for path, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#?([^)\s]*)\)", page.read_text()):
+        target = page.parent / path if path else page
+        assert target.exists(), path
+        headings = re.findall(r"^#+ (.*)$", target.read_text(), re.MULTILINE) if anchor else []
+        assert not anchor or anchor in {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-") for line in headings}
 
 
 def test_equations_name_code_and_tests_that_exist():

@@ -9,42 +9,8 @@ from perf.rows import DOCS, rows_of
 from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.report.tables import markdown
 from tools.figures import FIGURES
-from tools.tables import Columns, mean, table
+from tools.tables import Columns, mean, paragraph, table
 
-PAGE = """# Sensitivity fields
-
-The sensitivity field of an output pixel is the derivative of its prediction with respect to the noisy input. The
-paper's figures show that a network's field matches a row of the Wiener filter, so it is a property of the data. Here
-are the numbers. Each is a mean over nine output pixels and 16 samples (digits: 32), along the network's own trajectory
-of 10 steps. The page is generated from `perf/results/fields.jsonl` (`python -m tools.fields`).
-
-## By dataset
-
-Means over the noise levels between {low:g} and {high:g}. Equivariance is 1 if the field is the same at every pixel.
-
-{datasets}
-## Figures
-
-{figures}
-## The W experiment
-
-A mark, a W of random colour and strength γ, was added to the training images. Its visibility is the correlation of
-field and mark away from the output pixel, averaged over the noise levels up to {mark_high:g}, where the signal-to-noise
-ratio of the weak mark is above 0.1. A mark counts as visible above {visible:g}; this threshold was committed before the
-networks were trained. The Wiener filter of the same data shows both marks.
-
-`leaves-unet` and `leaves-w05-unet` were trained from scratch. In a training of this length (the paper's is far longer),
-a small network does not learn the weak mark from scratch. So `leaves-w01-unet` and `leaves-w00-unet` both start from
-the weights of `leaves-w05-unet` and differ only in their data: with the weak mark, and without a mark. The first keeps
-the mark in its fields and the second loses it: the fields follow the data.
-
-{marks}
-{tables}
-## Memory
-
-The field of one pixel of the locality model, on all {memory[images]:,} images of CIFAR-10, has a peak memory of
-{peak:.2f} GB, {more:.0f} MB more than the data and masks. The limit of the workspace is {budget:.0f} MB.
-"""
 TABLES = {
     "cosine": ("Similarity to the Wiener filter", "Cosine of a network's mean field and the Wiener row of its pixel."),
     "equivariance": ("Equivariance", "Mean cosine between the fields of different pixels, moved to a common centre: 1 "
@@ -60,17 +26,24 @@ MARKS: Columns = {"network": "{r[0]}", "γ of its data": "{r[2]:g}", "visibility
 MIDDLE = (0.3, 7.0)  # noise levels of the summary: with both signal and noise
 
 
-def fields_page() -> str:
-    """A summary by dataset, figures, the W experiment, and one table per quantity: networks by noise level."""
+def fields_regions() -> dict[str, str]:
+    """A summary by dataset, figures, the W experiment, one table per quantity (networks by noise level), and memory."""
     rows, marks, (memory,) = rows_of("fields"), rows_of("manipulation"), rows_of("field_memory")
     gammas = {row["network"]: row["gamma"] for row in marks}
-    return PAGE.format(
-        low=MIDDLE[0], high=MIDDLE[1], datasets=_by_dataset(rows), figures=_figures(),
-        mark_high=MARK_LEVELS[1], visible=MARK_VISIBLE,
-        marks=table([(name, score, gammas[name]) for name, score in visible_by_network(marks).items()], MARKS),
-        tables="\n".join(_by_sigma(rows, *about) for about in TABLES.items()),
-        memory=memory, peak=memory["peak_bytes"] / 1e9, budget=memory["budget_bytes"] / 1e6,
-        more=(memory["peak_bytes"] - memory["before_bytes"]) / 1e6)
+    scores = [(name, score, gammas[name]) for name, score in visible_by_network(marks).items()]
+    more = (memory["peak_bytes"] - memory["before_bytes"]) / 1e6
+    return {
+        "datasets": f"Means over the noise levels between {MIDDLE[0]:g} and {MIDDLE[1]:g}:\n\n{_by_dataset(rows)}",
+        "figures": _figures(),
+        "marks": paragraph(f"""
+            The visibility is averaged over the noise levels up to {MARK_LEVELS[1]:g}, where the signal-to-noise ratio
+            of the weak mark is above 0.1. A mark counts as visible above {MARK_VISIBLE:g}; this threshold was
+            committed before the networks were trained.""") + f"\n{table(scores, MARKS)}",
+        "tables": "\n".join(_by_sigma(rows, *about) for about in TABLES.items()),
+        "memory": paragraph(f"""
+            The field of one pixel of the locality model, on all {memory['images']:,} images of CIFAR-10, has a peak
+            memory of {memory['peak_bytes'] / 1e9:.2f} GB, {more:.0f} MB more than the data and masks. The limit of the
+            workspace is {memory['budget_bytes'] / 1e6:.0f} MB.""")}
 
 
 def _by_dataset(rows: list[dict[str, Any]]) -> str:

@@ -28,30 +28,17 @@ from tools.tables import MISSING
 
 FIGURE_FOLDER = DOCS / "figures" / "bench"
 SHOWN_DATA = ("digits", "leaves")  # whose images are ours to show
-INTRODUCTION = """# Results
-
-`scorelens bench run all` repeats the paper's tables and figures on two CPU cores, with the small networks of [the
-zoo](zoo.md) instead of the paper's. Where the paper (Lukoianov et al., NeurIPS 2025) has a number, it is beside ours.
-We use CelebA and the cats of AFHQ v1 at 32 x 32; the paper uses CelebA-HQ and AFHQv2 at 64 x 64. So numbers differ, and
-only the order of the methods can be compared.
-
-This page is generated from `perf/results/bench.jsonl` by `python -m tools.pages`. Tests check that it matches this file
-and measure three of its rows again.
-
-{definitions}
-{outdated}"""
 OUTDATED = """
 The networks of {datasets} have been retrained since. The rows below are still those of the earlier networks.
 """
-README_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
+SUMMARY_METHODS = ("optimal", "wiener", "els", "locality", "kernel", ANOTHER_SEED)
 
 
-def results_page(rows: list[Row]) -> str:
-    """Every preset that has rows: its question, tables, text and figures."""
-    found = Results(rows)
+def results_regions(rows: list[Row]) -> dict[str, str]:
+    """The definitions of the metrics; every preset that has rows: its question, tables, text and figures."""
+    found, old = Results(rows), ", ".join(outdated(rows))
     definitions = "\n".join(f"- **{name}**: {text}" for name, text in DEFINITIONS.items())
-    old = ", ".join(outdated(rows))
-    parts = [INTRODUCTION.format(definitions=definitions, outdated=OUTDATED.format(datasets=old) if old else "")]
+    parts = []
     for name, preset in PRESETS.items():
         if not found.of(name):
             continue
@@ -64,7 +51,8 @@ def results_page(rows: list[Row]) -> str:
         parts += [f"![{path.stem}](figures/bench/{path.name})\n" for path in figures_of(name)]
     hours = sum(row.seconds for row in rows) / 3600
     parts.append(f"{len(rows)} cells, {hours:.1f} hours in all.\n")
-    return "\n".join(parts)
+    note = OUTDATED.format(datasets=old) if old else ""
+    return {"definitions": f"{definitions}\n{note}", "presets": "\n".join(parts)}
 
 
 def outdated(rows: list[Row]) -> list[str]:
@@ -81,14 +69,14 @@ def figures_of(preset: str) -> list[Path]:
     return sorted(FIGURE_FOLDER.glob(f"{preset}.*.png"))
 
 
-def readme_table(rows: list[Row]) -> str:
+def summary_table(rows: list[Row]) -> str:
     """r2 by dataset and method, with its 95 % interval."""
     measured = Results(rows)
     datasets = {**measured.of("table1"), **measured.of("table-appendix")}
     scores = {(name, family(row)): f"{row.r2['mean']:.3f} ± {(row.r2['high'] - row.r2['low']) / 2:.3f}"
               for name, data in datasets.items() for row in data}
-    return markdown(["data", *map(label, README_METHODS)], [
-        [name, *(scores.get((name, method), MISSING) for method in README_METHODS)] for name in datasets]) + "\n"
+    return markdown(["data", *map(label, SUMMARY_METHODS)], [
+        [name, *(scores.get((name, method), MISSING) for method in SUMMARY_METHODS)] for name in datasets]) + "\n"
 
 
 def commit(run: Path) -> None:

@@ -1,9 +1,10 @@
 """The zoo: how each reference network is trained, checked and published.
 
-    nice -n 19 python -m tools.zoo RUNS      trains whatever the zoo lacks, two at a time, and publishes it
+    nice -n 19 python -m tools.zoo RUNS [NAME ...]      trains what the zoo lacks, two at a time, and publishes it
 
-Real data are read from $SCORELENS_DATA. The command resumes after any interruption: trainings from their checkpoints in
-RUNS, finished networks from the zoo itself. A network is published whole, in the place of an older one of its name.
+Names that are given come first. Real data are read from $SCORELENS_DATA. The command resumes after any interruption:
+trainings from their checkpoints in RUNS, finished networks from the zoo itself. A network is published whole, in the
+place of an older one of its name.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -25,11 +26,13 @@ from torch import Tensor
 
 from scorelens.analysis.report_card import report_card
 from scorelens.cli.load_data import load_data
+from scorelens.data.latents import PART, load_autoencoder
 from scorelens.files import write_json
 from scorelens.metrics import r2, summary
 from scorelens.networks.folders import CARD, export_network, load_model, open_folder
 from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
+from scorelens.networks.zoo_source import PACKAGED, describe
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.report.training import model_card, training_figure
 from scorelens.sampling import sample
@@ -69,6 +72,7 @@ class Entry:
 TRAIN, SIDE_32, SIDE_64 = {"split": "train"}, {"resolution": 32}, {"resolution": 64}
 STRONG, WEAK = {"mark": "W", "gamma": 0.5}, {"mark": "W", "gamma": 0.1}
 SLOWER = ("--learning-rate", "0.001")  # transformers
+CLASSES = ("--conditional", "--learning-rate", "0.002")
 
 # In the order of training: neighbours run at the same time.
 ZOO = {
@@ -97,6 +101,9 @@ ZOO = {
     "leaves-w05-unet": Entry("leaves", 14, load={**TRAIN, **STRONG}, start="leaves-unet"),
     "leaves-w01-unet": Entry("leaves", 14, load={**TRAIN, **WEAK}, start="leaves-unet"),
     "celeba64-unet": Entry("celeba", 28, load=SIDE_64),
+    "mnist-unet-classes": Entry("mnist", 3.4, options=CLASSES, start="mnist-unet"),
+    "cifar10-unet-classes": Entry("cifar10", 3, options=CLASSES, start="cifar10-unet"),
+    "leaves-latent-unet": Entry("leaves", 28, load={**TRAIN, "autoencoder": "zoo/leaves-vae"}),
 }
 
 
@@ -111,10 +118,10 @@ def published(name: str) -> bool:
     return path.exists() and ZOO[name].is_that_of(json.loads(path.read_text()))
 
 
-def run(runs: Path, jobs: int = 2) -> None:
-    """Train what the zoo lacks, a thread each, and publish every network that is finished."""
+def run(runs: Path, first: Sequence[str] = (), jobs: int = 2) -> None:
+    """Train what the zoo lacks, those named `first` before the others, and publish every network that is finished."""
     runs.mkdir(parents=True, exist_ok=True)
-    waiting = [name for name in ZOO if not published(name)]
+    waiting = [name for name in dict.fromkeys([*first, *ZOO]) if not published(name)]
     working: dict[str, subprocess.Popen[bytes]] = {}
     while waiting or working:
         ready = [name for name in waiting if not ZOO[name].start or published(ZOO[name].start)]
@@ -145,8 +152,14 @@ def publish(name: str, runs: Path) -> None:
     if other is not None and published(other) and (runs / other / CARD).exists():
         for one, partner in ((name, other), (other, name)):
             with_agreement(one, partner, runs)
+    write_json(PACKAGED, zoo_index())
     card = json.loads((place(name) / CARD).read_text())
     print(f"{time.strftime('%H:%M')} published {name}: {card['report_card']['sentence']}", flush=True)
+
+
+def zoo_index() -> dict[str, Any]:
+    """The index of the networks that are fetched by name: those that do not ship in the package."""
+    return {card.parent.name: describe(card.parent) for card in sorted((ROOT / "zoo").glob(f"*/{CARD}"))}
 
 
 def write_network(name: str, runs: Path) -> None:
@@ -156,6 +169,8 @@ def write_network(name: str, runs: Path) -> None:
     for leftover in (partial, old):
         shutil.rmtree(leftover, ignore_errors=True)
     card = json.loads((training / CARD).read_text())
+    partial.mkdir(parents=True)
+    write_json(partial / CARD, card)  # which names the classes; it is completed below
     card["half_precision"] = half_precision(training, card, partial)
     card["report_card"] = heldout_record(name, partial)
     shutil.copy(training / "samples.png", partial)
@@ -187,10 +202,11 @@ def heldout_record(name: str, folder: Path) -> dict[str, Any]:
 def half_precision(training: Path, card: dict[str, Any], partial: Path) -> dict[str, Any]:
     """Export as float16 if its samples are those of the float32 weights, else as float32."""
     model = load_model(open_folder(training), trust_pickle=False)
-    export_network(model, card["prediction"], partial, half=True)
+    coder = load_autoencoder(training).model if (training / PART).exists() else None
+    export_network(model, card["prediction"], partial, half=True, autoencoder=coder)
     score = r2(predictions(partial), predictions(training)).mean().item()
     if not 1 - score < HALF_LOSS:
-        export_network(model, card["prediction"], partial)
+        export_network(model, card["prediction"], partial, autoencoder=coder)
     return {"r2": score, "used": 1 - score < HALF_LOSS}
 
 
@@ -219,4 +235,4 @@ def predictions(folder: Path) -> Tensor:
 
 
 if __name__ == "__main__":
-    run(Path(sys.argv[1]).expanduser())
+    run(Path(sys.argv[1]).expanduser(), sys.argv[2:])

@@ -12,7 +12,7 @@ from scorelens.metrics import bootstrap, memorized, mse, novelty, pearson, preci
 from scorelens.networks import load_network, zoo_names
 from scorelens.networks.training import Training, train
 from scorelens.noise import ddim_sigmas, seeded_noise
-from scorelens.sampling import Samples, Step, sample, trajectory
+from scorelens.sampling import Guided, Samples, Step, guided, sample, trajectory
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -24,6 +24,7 @@ __all__ = [
     "Comparison",
     "Denoiser",
     "GaussianStats",
+    "Guided",
     "ImageSet",
     "PatchSizes",
     "PropertyError",
@@ -42,6 +43,7 @@ __all__ = [
     "explain",
     "fit_gaussian",
     "fit_patch_sizes",
+    "guided",
     "load_images",
     "load_network",
     "memorized",

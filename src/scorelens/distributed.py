@@ -185,6 +185,8 @@ def choose_device(name: str = "auto") -> torch.device:
     if not alone and name not in ("cuda", "cpu"):
         raise ScorelensError(f"several processes run on cuda or cpu, not on {name!r}")
     try:
+        if name.partition(":")[0] not in ("cuda", "mps", "cpu"):
+            raise RuntimeError("torch has other devices, such as meta, that cannot compute this")
         device = torch.device(name) if alone or name == "cpu" else own_gpu()
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:

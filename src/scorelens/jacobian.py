@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import by_level, check_levels, check_noisy, check_sigma, wide_dtype
+from scorelens.validation import by_level, check_levels, check_noisy, check_sigma, outputs_at, wide_dtype
 
 Pixel = tuple[int, int]
 
@@ -47,10 +47,7 @@ def pull_back(denoiser: Denoiser, z: Tensor, sigma: float | Tensor, u: Tensor,
               coordinates: Int[Tensor, "k"] | None = None) -> Tensor:
     """J^T u for each image of the batch, with J = d x0_hat / d z, or only the rows of J at these coordinates."""
     def call(z: Tensor, level: float) -> Tensor:
-        if coordinates is not None and hasattr(denoiser, "at"):
-            return denoiser.at(z, level, coordinates)
-        outputs = denoiser(z, level)
-        return outputs if coordinates is None else outputs.flatten(1)[:, coordinates]
+        return denoiser(z, level) if coordinates is None else outputs_at(denoiser, z, level, coordinates)
 
     inputs = z.detach().clone().requires_grad_(True)
     with torch.enable_grad():

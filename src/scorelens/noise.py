@@ -17,9 +17,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.types import ScorelensError
-from scorelens.validation import unknown
+from scorelens.validation import check_memory, unknown
 
 TRAIN_STEPS = 1000
+SAVED_ALPHAS = ("alphas_cumprod", "alpha_bars", "alphas_bar", "alpha_bar", "alpha_hat", "alphas_hat", "abar")
 ROUNDING = 1e-5  # relative tolerance at the ends of a schedule
 
 
@@ -47,7 +48,11 @@ def ddim_sigmas(n: int) -> Float[Tensor, "{n}"]:
 def seeded_noise(shape: Iterable[int], seeds: Iterable[int], *, device: torch.device | str = "cpu",
                  dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal images [len(seeds), *shape], drawn on the CPU. Image k depends only on seed k."""
-    shape = tuple(shape)
+    shape, seeds = tuple(shape), [int(seed) for seed in seeds] if not isinstance(seeds, range) else seeds
+    check_memory(4 * len(seeds) * math.prod(shape), f"noise for {len(seeds):,} images")
+    for seed in (seeds[0], seeds[-1]) if seeds else ():
+        if not -2**63 <= seed < 2**63:
+            raise ScorelensError(f"a seed must fit in 64 bits, got {seed}")
     draws = [torch.randn(shape, generator=torch.Generator().manual_seed(int(seed))) for seed in seeds]
     if not draws:
         raise ScorelensError("no seeds given; give at least one")
@@ -56,9 +61,20 @@ def seeded_noise(shape: Iterable[int], seeds: Iterable[int], *, device: torch.de
 
 def own_sigmas(schedule: Schedule, n: int) -> Float[Tensor, "{n}"]:
     """n noise levels of a network's own timesteps (leading spacing), or the paper's grid if its time is continuous."""
+    if isinstance(schedule, RescaledSchedule):
+        return own_sigmas(schedule.inner, n) / schedule.unit
     if isinstance(schedule, DiscreteSchedule):
         return schedule.sigmas[ddim_timesteps(n, len(schedule.sigmas))]
     return ddim_sigmas(n)
+
+
+def nearest_level(schedule: Schedule, sigma: float) -> float:
+    """The noise level of the network's own timesteps that is nearest to sigma, or sigma if its time is continuous."""
+    if isinstance(schedule, RescaledSchedule):
+        return nearest_level(schedule.inner, schedule.unit * sigma) / schedule.unit
+    if isinstance(schedule, DiscreteSchedule):
+        return float(schedule.sigmas[(schedule.sigmas / sigma).log().abs().argmin()])
+    return sigma
 
 
 @runtime_checkable
@@ -104,10 +120,7 @@ class DiscreteSchedule:
 
     def time(self, sigma: float) -> float:
         """Continuous t, by interpolation in log sigma; exact at the timesteps."""
-        low, high = self.range
-        if not low * (1 - ROUNDING) <= sigma <= high * (1 + ROUNDING):
-            raise ScorelensError(f"sigma = {sigma:.5g} is outside this network's noise levels, {low:.5g} to {high:.5g}")
-        sigma, levels = min(max(sigma, low), high), self._levels
+        sigma, levels = _within(sigma, self.range), self._levels
         after = min(bisect_right(levels, sigma), len(levels) - 1)
         return after - 1 + math.log(sigma / levels[after - 1]) / math.log(levels[after] / levels[after - 1])
 
@@ -122,6 +135,14 @@ class DiscreteSchedule:
             raise ScorelensError(f"timestep must be one number from 0 to {last}, got {batch.tolist()}")
         below = min(int(t), last - 1)
         return float(torch.lerp(self.sigmas[below], self.sigmas[below + 1], t - below))
+
+
+def _within(sigma: float, bounds: tuple[float, float]) -> float:
+    """sigma, clipped to a network's noise levels if it exceeds them by rounding."""
+    low, high = bounds
+    if not low * (1 - ROUNDING) <= sigma <= high * (1 + ROUNDING):
+        raise ScorelensError(f"sigma = {sigma:.5g} is outside this network's noise levels, {low:.5g} to {high:.5g}")
+    return min(max(sigma, low), high)
 
 
 def given_sigmas(sigmas: Sequence[float]) -> DiscreteSchedule:
@@ -156,6 +177,61 @@ class SigmaSchedule:
 
     def scale(self, sigma: float) -> float:
         return 1.0
+
+
+@dataclass(frozen=True)
+class RescaledSchedule:
+    """The schedule of a network of other data, u = unit x + constant: our sigma is its noise level unit * sigma."""
+
+    inner: Schedule
+    unit: float
+
+    @property
+    def kind(self) -> str:
+        return self.inner.kind
+
+    @property
+    def range(self) -> tuple[float, float]:
+        low, high = self.inner.range
+        return low / self.unit, high / self.unit
+
+    def time(self, sigma: float) -> float:
+        return self.inner.time(self.unit * _within(sigma, self.range))
+
+    def scale(self, sigma: float) -> float:
+        return self.inner.scale(self.unit * sigma)
+
+
+def named_schedule(text: str) -> Schedule:
+    """The schedule of a text: a kind of `beta_schedule`, "cosine", "flow" or "sigma", optionally with :STEPS.
+
+    >>> len(named_schedule("cosine:100").sigmas)
+    100
+    """
+    kind, _, steps = text.partition(":")
+    if (steps and not steps.isdecimal()) or (steps and kind == "sigma"):
+        raise ScorelensError(f"the schedule {text!r} is not KIND or KIND:STEPS, such as linear or cosine:100")
+    length = int(steps or TRAIN_STEPS)
+    if kind == "sigma":
+        return SigmaSchedule()
+    if kind == "flow":
+        return FlowSchedule(length)
+    if kind not in ("cosine", *BETAS):
+        raise unknown("schedule", kind, [*BETAS, "cosine", "flow", "sigma"])
+    return beta_schedule("squaredcos_cap_v2" if kind == "cosine" else kind, steps=length)
+
+
+def saved_schedule(tensors: Iterable[tuple[str, Tensor]]) -> tuple[str, DiscreteSchedule] | None:
+    """The schedule among the tensors of a checkpoint, with the name of the tensor; None if there is none."""
+    found = {name.rpartition(".")[2]: (name, value) for name, value in tensors if value.ndim == 1 and len(value) > 1}
+    for last in SAVED_ALPHAS:
+        if last in found:
+            name, value = found[last]
+            return name, DiscreteSchedule(value.double(), "given")
+    if "betas" in found:
+        name, value = found["betas"]
+        return name, given_betas(value)
+    return None
 
 
 def beta_schedule(kind: str = "linear", *, start: float = 1e-4, end: float = 0.02, steps: int = TRAIN_STEPS,

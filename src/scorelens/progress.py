@@ -6,7 +6,9 @@ Library code reports with `track` and `steps` (iterations) and `fraction` (progr
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -53,6 +55,20 @@ def weighted(items: Sequence[T], label: str, weights: Sequence[float]) -> Iterat
             yield item
             bar.set_postfix_str(f"{done}/{len(items)}", refresh=False)
             bar.update(weight)
+
+
+def estimated(work: Callable[[], T], label: str, seconds: Callable[[], float]) -> T:
+    """work(), which cannot report progress, beside a bar that follows the clock to the estimated time."""
+    if not _shown.get():
+        return work()
+    with ThreadPoolExecutor(1) as pool, tqdm(desc=label, total=1.0, bar_format="{l_bar}{bar}| [{elapsed}<{remaining}]",
+                                             **_options()) as bar:
+        expected, start = seconds(), time.monotonic()
+        result = pool.submit(work)
+        while not result.done():
+            wait([result], timeout=0.2)
+            bar.update(min((time.monotonic() - start) / expected, 0.99) - bar.n)
+        return result.result()
 
 
 def _options() -> dict[str, Any]:

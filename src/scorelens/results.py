@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from scorelens import distributed
-from scorelens.files import atomic_file
+from scorelens.files import atomic_file, write_errors
 from scorelens.types import ScorelensError
 
 STATUS = Path("/proc/self/status")  # of Linux
@@ -60,22 +60,36 @@ class Row:
 
 def read_rows(path: Path) -> list[Row]:
     """The rows of a file, none if it does not exist. An unfinished last line, left by a killed process, is ignored."""
-    lines = path.read_text().split("\n") if path.exists() else []
+    rows: list[Row] = []
     try:
-        return [Row(**json.loads(line)) for line in lines[:-1]]
-    except (json.JSONDecodeError, TypeError) as error:  # TypeError: unknown or missing keys
-        raise ScorelensError(f"{path} is damaged: {error}; remove the line, and run again") from error
+        lines = path.read_text(encoding="utf-8").split("\n") if path.exists() else []
+        for line in lines[:-1]:
+            rows.append(_checked(Row(**json.loads(line))))
+    except (ValueError, TypeError, RecursionError) as error:  # TypeError: unknown or missing keys
+        raise ScorelensError(f"{path} is damaged in line {len(rows) + 1}: {error}; remove the line, and run again") \
+            from error
+    return rows
+
+
+def _checked(row: Row) -> Row:
+    """The row, after checking the types of its fields."""
+    for each in fields(Row):
+        value = getattr(row, each.name)
+        expected = str if each.type == "str" else dict if each.type.startswith("Mapping") else int | float | None
+        if not isinstance(value, expected) or isinstance(value, bool):
+            raise TypeError(f"{each.name} is a {type(value).__name__}")
+    return row
 
 
 def write_rows(path: Path, rows: Iterable[Row]) -> None:
     """Write the rows to a file, replacing its content."""
     with atomic_file(path) as temporary:
-        temporary.write_text("".join(_line(row) for row in rows))
+        temporary.write_text("".join(_line(row) for row in rows), encoding="utf-8")
 
 
 def append_row(path: Path, row: Row) -> None:
     """Append a row; it is on disk when this returns."""
-    with path.open("a") as file:
+    with write_errors(path), path.open("a", encoding="utf-8") as file:
         file.write(_line(row))
         file.flush()
         os.fsync(file.fileno())

@@ -1,4 +1,7 @@
-"""Trajectories of any denoiser, as generators: they yield steps, the caller decides what to keep, show or stop."""
+"""Trajectories of any denoiser, as generators: they yield steps, the caller decides what to keep, show or stop.
+
+And guidance, which makes one denoiser of two.
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens import distributed, progress
 from scorelens.files import fresh_folder, write_json
-from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import check_sigma, unknown
+from scorelens.types import Denoiser, ScorelensError, Shape
+from scorelens.validation import check_memory, check_sigma, is_latent, outputs_at, shape_of, unknown
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,19 +69,73 @@ class Samples:
         return grid_figure(self.images.cpu(), title=title)
 
     def save(self, folder: str | Path, title: str = "", record: Mapping[str, Any] | None = None,
-             figures: Mapping[str, Figure] | None = None) -> Path:
-        """Write images, trajectory, figures and run.json into a new folder (under torchrun, rank 0 does)."""
+             figures: Mapping[str, Figure] | None = None, decode: Callable[[Tensor], Tensor] | None = None) -> Path:
+        """Write images, trajectory, figures and run.json into a new folder (under torchrun, rank 0 does).
+
+        Latents are shown as images by `decode`.
+        """
         from scorelens.report.samples import write_samples
 
         if distributed.world().is_main:
             with fresh_folder(Path(folder)) as partial:
                 sigmas = [step.sigma for step in self.steps]
-                write_samples(self.images, sigmas, torch.stack([step.z.cpu() for step in self.steps]),
-                              torch.stack([step.x0_hat.cpu() for step in self.steps]), title, partial)
+                write_samples(self.images.cpu(), sigmas, torch.stack([step.z.cpu() for step in self.steps]),
+                              torch.stack([step.x0_hat.cpu() for step in self.steps]), title, partial, decode)
                 for name, figure in (figures or {}).items():
                     figure.savefig(partial / name, dpi=160)
                 write_json(partial / "run.json", {"sigmas": sigmas, "step_seconds": self.seconds, **(record or {})})
         return Path(folder).expanduser()
+
+
+@dataclass(frozen=True)
+class Guided:
+    """x0_hat = u + w (c - u): classifier-free guidance (Ho & Salimans 2022, whose weight is ours minus 1)."""
+
+    conditional: Denoiser
+    unconditional: Denoiser
+    weight: float
+
+    @property
+    def shape(self) -> Shape | None:
+        """(C, H, W) of the images, if one of both denoisers tells it."""
+        return shape_of(self.conditional) or shape_of(self.unconditional)
+
+    @property
+    def latent(self) -> bool:
+        """Whether it works on latents."""
+        return is_latent(self.conditional) or is_latent(self.unconditional)
+
+    @property
+    def sigma_range(self) -> tuple[float, float]:
+        """The noise levels that both denoisers take."""
+        ranges = [getattr(each, "sigma_range", (0.0, math.inf)) for each in (self.conditional, self.unconditional)]
+        return max(low for low, _ in ranges), min(high for _, high in ranges)
+
+    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        return self._combined(lambda denoiser: denoiser(z, sigma))  # type: ignore[arg-type]
+
+    def at(self, z: Tensor, sigma: float, coordinates: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
+        """x0_hat at some of its coordinates."""
+        return self._combined(lambda denoiser: outputs_at(denoiser, z, sigma, coordinates))
+
+    def _combined(self, call: Callable[[Denoiser], Tensor]) -> Tensor:
+        if self.weight in (0, 1):  # the plain denoisers
+            return call(self.conditional if self.weight else self.unconditional)
+        c, u = call(self.conditional), call(self.unconditional)
+        return u + self.weight * (c - u)
+
+
+def guided(conditional: Denoiser, unconditional: Denoiser, weight: float = 2.0) -> Guided:
+    """The guided denoiser x0_hat = u + weight (c - u) of any two denoisers.
+
+    Args:
+        conditional: c, a denoiser of a class: `network.conditional(labels)`, or a formula of its images only.
+        unconditional: u, the denoiser of all images.
+        weight: 0 is the unconditional denoiser, 1 the conditional one; above 1 the class is exaggerated.
+    """
+    if not math.isfinite(weight):
+        raise ScorelensError(f"the weight of guidance must be a finite number, got {weight:g}")
+    return Guided(conditional, unconditional, float(weight))
 
 
 def ddim_step(z: Tensor, x0_hat: Tensor, sigma: float, sigma_next: float, clip: bool) -> Tensor:
@@ -144,7 +202,7 @@ SAMPLERS = {"ddim": ddim, "euler": euler, "heun": heun, "gradient-estimation": g
 
 
 def trajectory(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, *,
-               sampler: str = "ddim", clip: bool = True) -> Iterator[Step]:
+               sampler: str = "ddim", clip: bool | None = None) -> Iterator[Step]:
     """Steps from standard normal noise down the noise levels, and from the last one to sigma = 0.
 
     `noise` is DDPM's x_T: the start is z = x_T / sqrt(a) = x_T sqrt(1 + sigma_1^2). A final 0 in `sigmas` may be given.
@@ -152,11 +210,11 @@ def trajectory(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tens
     if sampler not in SAMPLERS:
         raise unknown("sampler", sampler, SAMPLERS)
     levels = _decreasing(sigmas)
-    return SAMPLERS[sampler](denoiser, noise * math.sqrt(1 + levels[0] ** 2), levels, clip)
+    return SAMPLERS[sampler](denoiser, noise * math.sqrt(1 + levels[0] ** 2), levels, _clips(denoiser, clip))
 
 
 def sample(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, *, sampler: str = "ddim",
-           clip: bool = True, label: str = "sampling") -> Samples:
+           clip: bool | None = None, label: str = "sampling") -> Samples:
     """The whole trajectory. The defaults equal diffusers' DDIMScheduler at its own, on `ddim_sigmas(n)`.
 
     Args:
@@ -164,17 +222,24 @@ def sample(denoiser: Denoiser, noise: Tensor, sigmas: Iterable[float] | Tensor, 
         noise: standard normal images, DDPM's x_T.
         sigmas: decreasing noise levels.
         sampler: ddim, or a solver of dz/dsigma = (z - x0_hat)/sigma: euler, heun, gradient-estimation.
-        clip: clip x0_hat to [-1, 1] in ddim's steps, and the final images.
+        clip: clip x0_hat to [-1, 1] in ddim's steps, and the final images; by default, unless they are latents.
         label: of the progress bar.
     """
     levels = _decreasing(sigmas)
+    check_memory(3 * len(levels) * noise.numel() * noise.element_size(), f"{len(levels)} steps of {len(noise)} images")
     clock, steps, seconds = time.perf_counter(), [], []
     for step in progress.steps(trajectory(denoiser, noise, levels, sampler=sampler, clip=clip), label, len(levels)):
+        if not torch.isfinite(step.x0_hat).all():
+            raise ScorelensError(f"{label}: the denoiser returned NaN or infinite values at sigma {step.sigma:g}")
         steps.append(step)
         seconds.append(time.perf_counter() - clock)
         clock = time.perf_counter()
     last = steps[-1].z_next
-    return Samples(last.clamp(-1, 1) if clip else last, steps, seconds)
+    return Samples(last.clamp(-1, 1) if _clips(denoiser, clip) else last, steps, seconds)
+
+
+def _clips(denoiser: Denoiser, clip: bool | None) -> bool:
+    return not is_latent(denoiser) if clip is None else clip
 
 
 def _decreasing(sigmas: Iterable[float] | Tensor) -> list[float]:

@@ -29,4 +29,8 @@ class ScorelensError(ValueError):
 
 
 class CheckFailedError(Exception):
-    """A condition that a command was asked to check is false. The command line exits with 1 so that CI can stop."""
+    """A condition that a command was asked to check is false: exit code 1, so that CI can stop. Undecided: 3."""
+
+    def __init__(self, message: str, code: int = 1) -> None:
+        super().__init__(message)
+        self.code = code

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import math
+import os
 from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
-from scorelens.types import ScorelensError, Shape
+from scorelens.types import Denoiser, ScorelensError, Shape
 
 Self = TypeVar("Self")
 Options = ParamSpec("Options")
@@ -28,6 +30,22 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> ScorelensError:
     """The error for a name that is not registered."""
     known = sorted(known)
     return ScorelensError(f"unknown {kind} {name!r}{nearest_name(name, known) or ';'} known: {', '.join(known)}")
+
+
+def printable(text: str) -> str:
+    """The text in one line, with control characters and escape codes shown as \\x1b and the like."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def check_memory(size: float, what: str) -> None:
+    """Raise if `what` needs more bytes than this machine's memory: better than being killed for it."""
+    try:
+        available = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):  # not on every system
+        return
+    if size > available:
+        raise ScorelensError(f"{what} would need {size / 1e9:,.0f} GB, but this machine has {available / 1e9:,.0f} GB "
+                             "of memory")
 
 
 def check_sigma(sigma: float | Tensor) -> float:
@@ -56,6 +74,8 @@ def check_noisy(z: Tensor, shape: Shape | None = None) -> Tensor:
     if z.ndim != 4 or (shape is not None and tuple(z.shape[1:]) != tuple(shape)):
         expected = "" if shape is None else f" with (C, H, W) = {tuple(shape)}"
         raise ScorelensError(f"z has shape {tuple(z.shape)}, but this denoiser takes images [B, C, H, W]{expected}")
+    if len(z) == 0:
+        raise ScorelensError("z holds no images: a batch has at least one")
     if not torch.isfinite(z).all():
         raise ScorelensError("z contains NaN or infinite values")
     return z
@@ -65,6 +85,20 @@ def shape_of(denoiser: Any) -> Shape | None:
     """(C, H, W) of the images that a denoiser takes: its `shape`, or that of its `images`; None if it has neither."""
     images = getattr(denoiser, "images", None)
     return getattr(denoiser, "shape", None) if images is None else images.shape
+
+
+def is_latent(denoiser: Any) -> bool:
+    """Whether a denoiser works on latents: it says so, or its images are latents."""
+    images = getattr(denoiser, "images", None)
+    return bool(getattr(denoiser, "latent", False) if images is None else images.autoencoder is not None)
+
+
+def outputs_at(denoiser: Denoiser, z: Tensor, sigma: float, coordinates: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
+    """x0_hat at these coordinates; a denoiser with a method `at` computes only those."""
+    if hasattr(denoiser, "at"):
+        at: Tensor = denoiser.at(z, sigma, coordinates)
+        return at
+    return denoiser(z, sigma).flatten(1)[:, coordinates]
 
 
 def by_level(call: Callable[[Tensor, float], Tensor], z: Tensor, sigma: float | Tensor, name: str = "sigma") -> Tensor:
@@ -95,6 +129,15 @@ def merge_groups(groups: Iterable[tuple[Int[Tensor, "m"], Tensor]], dim: int) ->
     indices, values = zip(*groups, strict=True)
     together = torch.cat(values, dim)
     return together.index_select(dim, torch.cat(indices).argsort().to(together.device))
+
+
+def weights_hash(module: nn.Module) -> str:
+    """sha256 over the names, shapes and values of the weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(module.state_dict().items()):
+        digest.update(f"{name} {value.dtype} {list(value.shape)} ".encode())
+        digest.update(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 def at_least_float32(z: Tensor) -> Tensor:

@@ -31,10 +31,10 @@ def serving(session: Session, token: str | None = None, jobs: Jobs | None = None
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(10)
+        thread.join(300)
 
 
-def until(happens: Any, seconds: float = 20.0) -> None:
+def until(happens: Any, seconds: float = 300.0) -> None:
     """Wait for it; fail if it does not happen."""
     deadline = time.monotonic() + seconds
     while not happens():
@@ -44,7 +44,7 @@ def until(happens: Any, seconds: float = 20.0) -> None:
 
 def ask(port: int, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, bytes, dict[str, str]]:
     """Status, body and headers of the answer; what is no text or bytes goes as JSON."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
     sent = body if isinstance(body, (bytes, Iterator, type(None))) else json.dumps(body).encode()
     try:
         connection.request(method, path, sent, headers)
@@ -70,9 +70,10 @@ class Slow:
             self.active += 1
             self.most = max(self.most, self.active)
         try:
-            for k in range(20):
-                time.sleep(self.seconds / 20)
-                progress.fraction(k / 20)
+            parts = max(20, int(self.seconds / 0.05))
+            for k in range(parts):
+                time.sleep(self.seconds / parts)
+                progress.fraction(k / parts)
             self.finished += 1
             return z / (1 + sigma**2)
         finally:

@@ -1,5 +1,6 @@
 """The app over real connections: nothing lost, strangers refused, errors as sentences, nobody's leaving does harm."""
 
+import asyncio
 import http.client
 import io
 import json
@@ -20,8 +21,10 @@ import uvicorn
 
 import scorelens
 from scorelens import ScorelensError
+from scorelens.app import server
 from scorelens.app.jobs import Jobs
-from scorelens.app.server import PAGE
+from scorelens.app.messages import Stage
+from scorelens.app.server import PAGE, MessageStream
 from scorelens.app.session import Session
 from scorelens.cli.app import address, app, check_host
 from tests.app.serving import Slow, ask, lines, serving, until
@@ -185,7 +188,7 @@ def test_fifty_parallel_requests(session, monkeypatch):
 
 
 def test_too_many_are_told_to_come_back(session, monkeypatch):
-    slow = Slow(0.5)
+    slow = Slow(600.0)
     monkeypatch.setattr(session, "denoiser", lambda one: slow)
     with serving(session, jobs=Jobs(workers=1, limit=1)) as port:
         first = threading.Thread(target=ask, args=(port, "POST", "/api/trajectory", {**WALK, "seed": 200}))
@@ -200,10 +203,10 @@ def test_too_many_are_told_to_come_back(session, monkeypatch):
 
 
 def test_a_closed_tab_ends_its_computation_in_mid_step(session, monkeypatch):
-    slow, jobs = Slow(5.0), Jobs()
+    slow, jobs = Slow(600.0), Jobs()
     monkeypatch.setattr(session, "denoiser", lambda one: slow)
     with serving(session, jobs=jobs) as port:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=300)
         connection.request("POST", "/api/trajectory", json.dumps({**WALK, "seed": 300}))
         answer = connection.getresponse()
         done = 0.0
@@ -211,10 +214,57 @@ def test_a_closed_tab_ends_its_computation_in_mid_step(session, monkeypatch):
             done = json.loads(answer.readline())["done"]
         answer.close()
         connection.close()
-        until(lambda: not slow.active and jobs._open == 0, seconds=3)
+        until(lambda: not slow.active and jobs._open == 0)
         assert slow.finished == 0
         slow.seconds = 0
         assert ask(port, "POST", "/api/trajectory", {**WALK, "seed": 301})[0] == 200  # the others are not harmed
+
+
+def test_an_upload_that_never_ends_blocks_nobody(session):
+    with serving(session, jobs=Jobs(limit=1)) as port, socket.create_connection(("127.0.0.1", port)) as upload:
+        upload.sendall(b"POST /api/picture HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1000\r\n\r\n123")
+        assert ask(port, "POST", "/api/trajectory", {**WALK, "seed": 400})[0] == 200
+
+
+def test_a_reader_that_never_reads_blocks_nobody(monkeypatch):
+    """Another is let in meanwhile; in the end the stream is given up."""
+    monkeypatch.setattr(server, "PROMPT", 0.01)
+    monkeypatch.setattr(server, "STALLED", 0.5)
+    jobs = Jobs(limit=1)
+
+    async def stalled():
+        asked, never = asyncio.Event(), asyncio.Event()
+
+        async def send(message):
+            asked.set()
+            await never.wait()
+
+        stream = MessageStream(jobs, iter([Stage("", 0, 1)]))
+        first = asyncio.ensure_future(stream({"type": "http", "asgi": {"spec_version": "2.4"}}, never.wait, send))
+        await asked.wait()
+        assert jobs._open == 1
+        while jobs._open:
+            await asyncio.sleep(0.001)
+        assert not first.done()
+        with jobs.slot():
+            await first
+
+    asyncio.run(stalled())
+    assert jobs._open == 0
+
+
+def test_streams_end_when_the_app_stops(session, monkeypatch):
+    """Without waiting for the step that is being computed."""
+    slow, jobs, answers = Slow(600.0), Jobs(), []
+    monkeypatch.setattr(session, "denoiser", lambda one: slow)
+    with serving(session, jobs=jobs) as port:
+        asked = {**WALK, "seed": 500}
+        client = threading.Thread(target=lambda: answers.append(ask(port, "POST", "/api/trajectory", asked)))
+        client.start()
+        until(lambda: slow.active)
+        jobs.stop()
+        client.join()
+    assert answers[0][0] == 200 and slow.finished == 0
 
 
 def test_only_this_machine_unless_asked():

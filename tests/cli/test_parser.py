@@ -1,8 +1,11 @@
 """The command line: one clear line and exit code 2 for every mistake, and nothing half-written."""
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
+import warnings
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from PIL import Image
 from scorelens.cli.parser import main
 from scorelens.cli.sample import phase_table
 from scorelens.data.images import to_uint8
+from scorelens.denoisers.wiener import Wiener
 from scorelens.noise import seeded_noise
 from scorelens.results import read_rows
 from tests.arrays import read_arrays
@@ -65,6 +69,14 @@ def png(path, size=(8, 8), seed=0):
     (["sample", "--data", "digits", "--config", "nowhere.yaml"], "nowhere.yaml"),
     (["data", "info", "digits", "--limit", "1"], "at least 2 images"),
     (["data", "info"], "SOURCE"),
+    (["sample", "--data", "digits", "--num", "100000000000000000000"], "is not a whole number"),
+    (["sample", "--data", "digits", "--num", "1000000000000"], "GB of memory"),
+    (["sample", "--data", "digits", "--resolution", "1000000"], "at most 8,192"),
+    (["sample", "--data", "digits", "--denoiser.temperature", "nan"], "'nan' is not a finite number"),
+    (["sample", "--data", "digits", "--device", "meta"], "device 'meta'"),
+    (["sensitivity", "--data", "digits", "--model", "locality:threshold=x"], "threshold must be a finite number"),
+    (["train", "--data", "digits", "--minutes", "inf"], "'inf' is not a finite number"),
+    (["cache", "clear", "--older-than", "-1"], "older_than must be a number of days"),
     (["sample", "--data", "digits", "--out", "/dev/null/out"], "cannot write"),
     (["sample", "--data", "digits", "--out", "/proc/out"], "cannot write"),
 ])
@@ -80,6 +92,42 @@ def test_an_existing_output_folder_is_refused_and_untouched(capsys, tmp_path):
     (tmp_path / "mine" / "thesis.txt").write_text("done")
     assert "exists" in fails(capsys, "sample", "--data", "digits", "--out", "mine")
     assert [p.name for p in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+@pytest.mark.parametrize("name", ["$\\frac{$", "a\nb", "\x1b[31mred", "日本"])
+def test_any_name_on_any_terminal(tmp_path, monkeypatch, encoding, name):
+    """Figures take dollars as they are, and no escape code reaches the terminal."""
+    for k in range(3):
+        png(tmp_path / name / f"{k}.png", seed=k)
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding=encoding) for _ in range(2))
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")
+        assert main(["data", "info", f"folder:{tmp_path / name}", "--split", "all"]) == 0
+    for stream in (out, err):
+        stream.seek(0)
+    assert "\x1b" not in out.read() + err.read()
+
+
+def test_times_of_methods_without_plans_are_measured(capsys, monkeypatch):
+    """By a clock that every call moves by a second: 3 images, 2 steps."""
+    now = [0.0]
+    monkeypatch.setattr("scorelens.cli.sample.time.perf_counter", lambda: now[0])
+    plain = Wiener.__call__
+    monkeypatch.setattr(Wiener, "__call__", lambda *given: now.__setitem__(0, now[0] + 1) or plain(*given))
+    assert main(["sample", "--data", "digits", "--denoiser", "wiener", "--num", "3", "--steps", "2", "--dry-run"]) == 0
+    assert "3 images, 2 steps: about 6.0 s" in capsys.readouterr().out
+
+
+def test_images_too_large_for_masks_are_refused_with_a_way_out(capsys, tmp_path, monkeypatch):
+    """Also in a dry run; wiener with components, which the message names, works."""
+    monkeypatch.setattr("os.sysconf", lambda name: {"SC_PHYS_PAGES": 1, "SC_PAGE_SIZE": 192 * 192 - 1}[name])
+    for k in range(6):
+        png(tmp_path / "images" / f"{k}.png", seed=k)
+    data = ["--data", "folder:images", "--split", "all", "--num", "1", "--steps", "2"]
+    assert "smaller resolution, or a method without masks" in fails(capsys, "sample", *data, "--dry-run")
+    assert main(["sample", *data, "--denoiser", "wiener", "--denoiser.components", "3", "--dry-run"]) == 0
+    assert main(["data", "info", "folder:images", "--split", "all", "--components", "3"]) == 0
 
 
 def test_a_folder_without_write_permission_is_named(capsys, monkeypatch):
@@ -256,7 +304,7 @@ def test_a_reader_that_has_seen_enough_is_no_error():
 
 
 @pytest.mark.parametrize(("flag", "value", "message"), [
-    ("--denoiser.bandwidth", "wide", "'wide' is not a number or one of auto"),
+    ("--denoiser.bandwidth", "wide", "'wide' is not a finite number or one of auto"),
     ("--denoiser.bandwidth", "2", "bandwidth must be between 0 (optimal) and 1 (Wiener)")])
 def test_options_that_may_be_functions_are_told_as_text(flag, value, message, capsys):
     assert message in fails(capsys, "sample", "--data", "digits", "--limit", "50", "--denoiser", "kernel", flag, value)

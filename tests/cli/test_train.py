@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import count
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import scorelens
 from scorelens.cli.parser import main
-from scorelens.networks import load_network
+from scorelens.networks import load_network, training
 from scorelens.types import ScorelensError
 
 pytestmark = pytest.mark.e2e
@@ -142,11 +144,14 @@ def test_nan_keeps_the_last_good_checkpoint(tmp_path, monkeypatch, capsys):
         assert file.metadata()["step"] == "4"
 
 
-def test_minutes_decide_the_number_of_steps(tmp_path):
+def test_minutes_decide_the_number_of_steps(tmp_path, monkeypatch):
+    """By a clock of our own, on which the trial takes as long as six steps may."""
+    ticks = count(step=60 * 0.02 * training.TIMED_STEPS / 6)
+    monkeypatch.setattr(training, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
     short = [word for word in COMMAND if word not in ("--epochs", "12")]
     assert main([*short, "--minutes", "0.02", "--snapshots", "2", "--out", str(tmp_path / "out")]) == 0
     card = json.loads((tmp_path / "out" / "card.json").read_text())
-    assert card["steps"] > 1 and card["minutes"] == 0.02 and card["epochs"] is None
+    assert card["steps"] == 6 and card["minutes"] == 0.02 and card["epochs"] is None
     assert load_network(next((tmp_path / "out" / "snapshots").iterdir())).shape == (1, 8, 8)
 
 

@@ -1,5 +1,6 @@
 """What the layout of a folder or a zip means."""
 
+import json
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -156,3 +157,35 @@ def test_the_home_folder_is_expanded(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_images_need_not_be_square(source) -> None:
     images = load_images(source(["0.png"]))
     assert images.shape == (1, 4, 6) and images.pixels.dtype == np.uint8
+
+
+def edm(folder: Path, labels: object) -> str:
+    """A dataset as EDM's tool writes it: numbered folders that are not classes, and a dataset.json."""
+    names = [f"{k // 2:05d}/img{k:08d}.png" for k in range(4)]
+    write_images(folder, names)
+    content = {"labels": [[name, labels[k]] for k, name in enumerate(names)] if isinstance(labels, list) else labels}
+    (folder / "dataset.json").write_text(json.dumps(content))
+    return as_zip(folder)
+
+
+def test_the_labels_of_edms_datasets(tmp_path: Path) -> None:
+    images = load_images(edm(tmp_path / "edm", [6, 9, 9, 4]), split="all")
+    assert images.labels is not None and images.labels.tolist() == [6, 9, 9, 4] and images.class_names == ()
+    assert values(load_images(f"folder:{tmp_path / 'edm'}", split="all", classes=[9])) == [1, 2]
+    assert load_images(edm(tmp_path / "plain", None), split="all").labels is None
+    for labels, message in (([[0, 1]] * 4, "must be whole numbers"), (3, "not a list of labels as EDM writes it")):
+        with pytest.raises(ScorelensError, match=message):
+            load_images(edm(tmp_path / f"bad{len(str(labels))}", labels), split="all")
+    path = tmp_path / "edm" / "dataset.json"
+    path.write_text(json.dumps({"labels": [["00000/img00000000.png", 6]]}))
+    with pytest.raises(ScorelensError, match="has no label for 3 images, e.g. 00000/img00000001.png"):
+        load_images(f"folder:{tmp_path / 'edm'}")
+
+
+def test_tiny_imagenet_is_a_folder_or_a_zip_of_classes(tmp_path):
+    folder = write_images(tmp_path / "tiny-imagenet64", ["n01/a.png", "n01/b.png", "n02/c.png"])
+    unpacked = load_images("tiny-imagenet", root=tmp_path)
+    Path(as_zip(folder).removeprefix("zip:")).rename(folder / "train.zip")
+    zipped = load_images("tiny-imagenet", root=tmp_path)
+    assert zipped.class_names == unpacked.class_names == ("n01", "n02") and zipped.labels.tolist() == [0, 0, 1]
+    assert zipped.fingerprint == unpacked.fingerprint

@@ -144,8 +144,9 @@ def test_where_to_get_an_absent_folder(tmp_path: Path, source: str, folder: str)
 def test_the_registry_describes_itself() -> None:
     """Names, defaults and needs as DESIGN.md and the documentation list them."""
     assert list(SOURCES) == ["digits", "leaves", "mnist", "fashion-mnist", "cifar10", "celeba-hq", "afhqv2", "celeba",
-                             "afhq-cats", "folder", "zip", "npz", "hf"]
-    assert {name for name, source in SOURCES.items() if source.split == "all"} == {"digits", "leaves", "npz"}
+                             "afhq-cats", "tiny-imagenet", "folder", "zip", "npz", "hf"]
+    whole = {name for name, source in SOURCES.items() if source.split == "all"}
+    assert whole == {"digits", "leaves", "tiny-imagenet", "npz"}
     assert all(source.about and source.get and "\n" not in source.about for source in SOURCES.values())
     assert set(CHANNELS.values()) == {1, 3}
 

@@ -74,3 +74,19 @@ def grey(images, *, level: float = 0.0):
         level: of grey.
     """
     return lambda z, sigma: z * 0 + level
+
+
+@pytest.mark.parametrize("text, says", [
+    ("locality:threshold=x", "threshold must be a finite number, got 'x'"),
+    ("locality:threshold=nan", "threshold must be a finite number"),
+    ("locality:rank=1.5", "rank must be a whole number, got 1.5"),
+    ("wiener:rank=x", "rank must be a whole number"),
+    ("els:patch_size=3.5", "patch_size must be a whole number or text, got 3.5"),
+    ("locality:mask_rule=mine", "mask_rule"),
+    ("wiener:stats=x", "stats must be an object"),
+    ("measured:per_pixel=1", "per_pixel must be true or false"),
+])
+def test_values_of_another_type_are_refused(text, says):
+    digits = load_images("digits", limit=5)
+    with pytest.raises(ScorelensError, match=says):
+        parse_specs(text)[0].build(digits)

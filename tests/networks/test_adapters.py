@@ -190,7 +190,8 @@ def test_the_record_says_what_ran() -> None:
     record = Network(unet, "v", LINEAR, (1, 8, 8), origin={"source": "here"}, card={"seed": 3}).describe()
     assert record | {"weights": None} == {
         "source": "here", "class": "UNet2DModel", "parameters": sum(p.numel() for p in unet.parameters()),
-        "parametrization": "v", "schedule": "linear", "sigmas": list(LINEAR.range), "label": None, "weights": None}
+        "parametrization": "v", "schedule": "linear", "sigmas": list(LINEAR.range), "label": None, "weights": None,
+        "value_range": [-1, 1], "call": "net(x, t)", "notes": []}
     assert len(record["weights"]) == 64
 
 

@@ -374,24 +374,31 @@ def test_schedulers_without_betas(folder: Path, name: str | None) -> None:
     assert load_network(folder, parametrization="epsilon", schedule=beta_schedule()).describe()["parameters"] > 0
 
 
-@pytest.mark.parametrize("part", ["vae", "vqvae"])
-def test_latents_are_refused(folder: Path, part: str) -> None:
-    (folder / "model_index.json").write_text(json.dumps({part: ["diffusers", "VQModel"]}))
-    refused(f"is a pipeline with a {part}: it works on latents, Scorelens on pixels", folder)
+def test_pipelines_with_an_autoencoder(folder: Path) -> None:
+    """Their networks work on latents; those of other autoencoders than diffusers' two usual ones are refused."""
+    assert not load_network(folder).latent
+    (folder / "model_index.json").write_text(json.dumps({"vae": ["diffusers", "AutoencoderKL"]}))
+    assert load_network(folder).latent and not load_network(folder, latent=False).latent
+    (folder / "model_index.json").write_text(json.dumps({"vqvae": ["diffusers", "VQModel"]}))
+    refused("is a pipeline with a vqvae; the autoencoders that Scorelens reads are", folder)
 
 
 def test_names_of_the_zoo_come_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "zoo_folder", {"tiny-unet": folder}.get)
     monkeypatch.setattr(load, "zoo_names", lambda: ["tiny-unet"])
     assert load_network("tiny-unet").describe()["source"] == "tiny-unet"
-    refused("unknown network 'tiny-unett', did you mean 'tiny-unet'.*a folder saved by diffusers or a hub id",
+    refused("unknown network 'tiny-unett', did you mean 'tiny-unet'.*a folder saved by diffusers, a hub id",
             "tiny-unett")
 
 
 def test_places_that_are_not_there(tmp_path: Path, folder: Path) -> None:
     refused("there is no folder", tmp_path / "nothing")
     refused("there is no folder", str(tmp_path / "nothing"))
-    refused("is a file; give the folder", folder / "unet" / WEIGHTS)
+    refused("module and weights are options of checkpoint files", folder, weights="ema")
+
+
+def test_the_weights_of_a_folder_are_that_folder(folder: Path) -> None:
+    same_as_diffusers(load_network(folder / "unet" / WEIGHTS), tiny_unet(), DDPMScheduler(), steps=(5,))
 
 
 def test_a_hub_id_is_downloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,8 @@ import copy
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from scorelens.data.images import ImageSet
 from scorelens.networks import load_network
@@ -119,6 +121,25 @@ def test_a_broken_checkpoint_is_named(tmp_path):
     save_checkpoint(path, trained(1))
     path.write_bytes(path.read_bytes()[:-100])
     with pytest.raises(ScorelensError, match="cannot be read"):
+        load_checkpoint(path, initial_state(images(), recipe()))
+
+
+@pytest.mark.parametrize("change", ["no metadata", "a missing tensor", "another shape", "NaN", "a step too far"])
+def test_a_checkpoint_that_lacks_something_is_named(tmp_path, change):
+    path = tmp_path / "checkpoint.safetensors"
+    save_checkpoint(path, trained(1))
+    with safe_open(path, "pt") as file:
+        tensors, metadata = {name: file.get_tensor(name) for name in file.keys()}, file.metadata()  # noqa: SIM118
+    name = next(name for name in tensors if name.startswith("model."))
+    if change == "a missing tensor":
+        del tensors[name]
+    elif change == "another shape":
+        tensors[name] = torch.zeros(1, 2, 3)
+    elif change == "NaN":
+        tensors[name] = tensors[name] * float("nan")
+    save_file(tensors, path, metadata=None if change == "no metadata" else
+              {**metadata, "step": "2"} if change == "a step too far" else metadata)
+    with pytest.raises(ScorelensError, match=r"checkpoint\.safetensors is damaged"):
         load_checkpoint(path, initial_state(images(), recipe()))
 
 

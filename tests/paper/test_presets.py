@@ -14,7 +14,7 @@ from scorelens.paper.numbers import (
     PAPER_SECONDS,
     PAPER_THRESHOLD,
 )
-from scorelens.paper.presets import DATASETS, PRESETS, SCALES, cells_of, method
+from scorelens.paper.presets import DATASETS, GUIDANCE, PRESETS, SCALES, Guided, cells_of, method
 from scorelens.types import ScorelensError
 
 OWN = ("folder:PATH", {"resolution": 32}, "my-network")
@@ -28,7 +28,8 @@ def test_every_cell_names_a_method_that_exists(preset, scale):
     for cell in cells:
         name, options = cell.method.denoiser, dict(cell.method.options)
         if name in DENOISERS:
-            assert set(options) <= set(denoiser_options(name)) and "@" not in str(options)
+            assert set(options) <= {*denoiser_options(name), GUIDANCE} and "@" not in str(options)
+            assert (GUIDANCE in options) == (cell.kind == "guided")
         else:
             assert name == "another seed" or re.fullmatch(rf"{cell.dataset}-[a-z0-9-]+", name)
 
@@ -66,8 +67,15 @@ def test_ones_own_data_and_network():
     cells = [cell for preset in PRESETS for cell in cells_of(preset, own=OWN)]
     assert {cell.reference for cell in cells} == {"my-network"}
     assert {cell.data for cell in cells} == {("folder:PATH", (("resolution", 32),))}
-    assert {"samples", "within", "heldout", "fields"} == {cell.kind for cell in cells}
+    assert {"samples", "within", "heldout", "fields", "guided"} == {cell.kind for cell in cells}
     assert "my-network" in {cell.method.denoiser for cell in cells if cell.kind == "heldout"}
+
+
+def test_weights_and_classes_of_ones_own():
+    cells = list(cells_of("guidance", own=OWN, guided=Guided((0.5, 3.0), ("cat", "dog"))))
+    assert {dict(cell.method.options)[GUIDANCE] for cell in cells} == {0.5, 3.0} and len(cells) == 4
+    assert all(cell.labels == ("cat", "dog") and cell.key.endswith("classes cat dog") for cell in cells)
+    assert {cell.key for cell in cells}.isdisjoint(cell.key for cell in cells_of("guidance", own=OWN))
 
 
 def test_unknown_names_are_refused():

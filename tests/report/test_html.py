@@ -246,7 +246,7 @@ def test_a_failing_page_leaves_the_old_one(tmp_path: Path, monkeypatch: pytest.M
         raise OSError("No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(ScorelensError, match=r"cannot write to .*page\.html: No space"):
         write_page(of_blocks(Text("today")), tmp_path / "page.html")
     assert "yesterday" in (tmp_path / "page.html").read_text()
     assert [path.name for path in tmp_path.iterdir()] == ["page.html"]

@@ -5,6 +5,7 @@ import torch
 import scorelens
 from scorelens.data.images import ImageSet
 from scorelens.statistics import locality_masks, wiener_matrix
+from scorelens.statistics import masks as masks_module
 from tests.ground_truth import brute_force
 from tests.ground_truth.cases import image_set
 
@@ -80,3 +81,21 @@ def test_published_masks_can_be_empty():
 def test_impossible_masks_are_refused(arguments, message):
     with pytest.raises(scorelens.ScorelensError, match=message):
         locality_masks(scorelens.fit_gaussian(image_set("smooth", 60)), *arguments)
+
+
+def test_large_masks_are_kept_on_disk_by_content(monkeypatch, fresh_cache):
+    """The second call computes nothing; other data, noise levels, thresholds, rules and ranks have their own."""
+    monkeypatch.setattr(masks_module, "LARGE", 1)
+    monkeypatch.setattr(masks_module, "ROWS", 7)  # blocks that the symmetric matrix is made of
+    stats = scorelens.fit_gaussian(image_set("smooth", 60))
+    variants = [(stats, 0.5, 0.05, "paper"), (stats, 0.6, 0.05, "paper"), (stats, 0.5, 0.1, "paper"),
+                (stats, 0.5, 0.05, "published"), (stats.truncated(rank=5), 0.5, 0.05, "paper"),
+                (scorelens.fit_gaussian(image_set("random", 60)), 0.5, 0.05, "paper")]
+    first = [locality_masks(*variant) for variant in variants]
+    with monkeypatch.context() as patch:
+        patch.setattr(masks_module, "MASK_RULES", dict.fromkeys(masks_module.MASK_RULES))
+        for variant, masks in zip(variants, first, strict=True):
+            assert torch.equal(locality_masks(*variant), masks)
+    monkeypatch.setattr(masks_module, "LARGE", 10**6)
+    for variant, masks in zip(variants, first, strict=True):
+        assert torch.equal(locality_masks(*variant), masks)

@@ -11,14 +11,14 @@ from typing import Any
 import torch
 
 from scorelens import distributed, progress
-from scorelens.analysis.models import build_spec, named_network
+from scorelens.analysis.guidance import Guidance, choose_guidance
+from scorelens.analysis.models import build_spec, load_for, named_network
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import DENOISERS, denoiser_names
 from scorelens.denoisers.specs import Spec, parse_specs
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, mse, novelty, pearson, r2, summary
 from scorelens.networks.adapters import Network
-from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.report.comparison import comparison_table, single_step_figure, write_comparison
@@ -87,15 +87,17 @@ class Comparison:
 
     def _pictures(self) -> list[ImageRow]:
         """The first samples of each method; below the network's, the training image nearest to each of them."""
-        rows = [ImageRow(row.label.replace(", ", "\n"), samples.images[:SHOWN].cpu())
+        rows = [ImageRow(row.label.replace(", ", "\n"), self.images.pictures(samples.images[:SHOWN].cpu()))
                 for row, samples in zip(self.rows, self.samples, strict=True)]
         nearest = self.images[novelty(self.samples[0].images[:SHOWN], self.images).index]
-        return [rows[0], ImageRow("nearest training image", nearest, attached=True), *rows[1:]]
+        return [rows[0], ImageRow("nearest training image", self.images.pictures(nearest), attached=True), *rows[1:]]
 
 
-def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = (), *, num: int = 128,
-            steps: int = 10, seed: int = 128, tuning_seed: int = 0, with_single_steps: bool = True,
-            device: torch.device | str = "cpu", name: str | None = None, title: str = "") -> Comparison:
+def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = (), *,
+            networks: Mapping[str, Network] | None = None, num: int = 128, steps: int = 10, seed: int = 128,
+            tuning_seed: int = 0, labels: Sequence[int | str] = (), guidance: float | None = None,
+            with_single_steps: bool = True, device: torch.device | str = "cpu", name: str | None = None,
+            title: str = "") -> Comparison:
     """Compare closed-form denoisers and other networks with a network, from the same noise.
 
     Args:
@@ -104,10 +106,15 @@ def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = 
         models: denoisers, with options after a colon, and other networks. Of several values (threshold=0.02/0.05) the
             one with the best r2 on other noise is reported. By default all denoisers, or for images larger than 16 x 16
             those that take seconds. Another seed of a zoo network is always included.
+        networks: other networks that are already loaded, by name.
         num: number of samples per method.
         steps: number of noise levels, on the paper's grid (of the network's own schedule).
         seed: the noise of sample k is drawn from seed + k.
         tuning_seed: the same for the noise that options are chosen on; the two must not overlap.
+        labels: classes of the samples, by number or name, repeated as often as needed: network and formulas are
+            conditional on them.
+        guidance: weight of classifier-free guidance towards these classes, for all: 0 ignores them, 1 (the default) is
+            the conditional denoiser.
         with_single_steps: also compare single predictions along the trajectories.
         name: name of the reference; by default its zoo name or folder.
         title: title of the page.
@@ -116,6 +123,8 @@ def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = 
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
     network, name = named_network(reference, images, name)
+    towards = choose_guidance(images, labels, guidance, num)
+    denoiser = network if towards is None else towards.network(network)
     denoisers = [model for model in models if model.partition(":")[0] in denoiser_names()]
     specs = [parse_specs(text) for text in denoisers or (DENOISERS if images.dim <= SMALL else QUICK)]
     seeds, tuning = range(seed, seed + num), range(tuning_seed, tuning_seed + num)
@@ -123,13 +132,14 @@ def compare(reference: str | Network, images: ImageSet, models: Sequence[str] = 
         raise ScorelensError(f"the noise seeds {seeds[0]}-{seeds[-1]} of the reported samples overlap those for "
                              f"choosing options, {tuning[0]}-{tuning[-1]}; choose another --seed or --tuning-seed")
     others = [another_seed(name), *(model for model in models if model not in denoisers)]
-    networks = {other: load_network(other, shape=images.shape) for other in dict.fromkeys(others) if other}
-    setting = _Setting(images, network, name, own_sigmas(network.schedule, steps).tolist(), seeds, tuning, device,
-                       with_single_steps, noise_record(seeds, seeded_noise(images.shape, seeds)))
-    rows, samples = zip(*setting.measure_all(networks, specs), strict=True)
+    found = {other: load_for(other, images) for other in dict.fromkeys(others) if other} | dict(networks or {})
+    setting = _Setting(images, denoiser, name, towards, own_sigmas(network.schedule, steps).tolist(), seeds, tuning,
+                       device, with_single_steps, noise_record(seeds, seeded_noise(images.shape, seeds)))
+    guided = {other: each if towards is None else towards.network(each) for other, each in found.items()}
+    rows, samples = zip(*setting.measure_all(guided, specs), strict=True)
     record = {"command": "compare", "data": images.describe(), "reference": {"name": name, **network.describe()},
               "sigmas": setting.sigmas, "noise": setting.noise, "notes": list(_notes(network, name, images)),
-              **run_record(started, clock, device)}
+              **({"guidance": towards.describe()} if towards else {}), **run_record(started, clock, device)}
     return Comparison(images, setting.sigmas, list(rows), list(samples), record, title)
 
 
@@ -138,8 +148,9 @@ class _Setting:
     """The settings that all methods of a comparison share."""
 
     images: ImageSet
-    reference: Network
+    reference: Denoiser
     name: str  # of the reference
+    guidance: Guidance | None
     sigmas: list[float]
     seeds: range  # of the reported samples
     tuning_seeds: range  # of the samples that options are chosen on
@@ -147,7 +158,7 @@ class _Setting:
     with_single_steps: bool
     noise: Mapping[str, Any]
 
-    def measure_all(self, networks: Mapping[str, Network],
+    def measure_all(self, networks: Mapping[str, Denoiser],
                     specs: Sequence[Sequence[Spec]]) -> Iterator[tuple[Row, Samples]]:
         """The reference first, then other networks, then the denoisers in the order given."""
         row, reference = self._measure(Spec(self.name), self.reference, "reference")
@@ -161,7 +172,10 @@ class _Setting:
             if len(candidates) > 1:
                 tuning = tuning or self._sample(self.reference, self.name, self.tuning_seeds)
                 spec, choice = self._choose(candidates, tuning)
-            yield self._measure(spec, build_spec(spec, self.images, self.reference), "denoiser", reference, choice)
+            yield self._measure(spec, self._build(spec), "denoiser", reference, choice)
+
+    def _build(self, spec: Spec) -> Denoiser:
+        return build_spec(spec, self.images, self.reference, self.guidance)
 
     def _sample(self, denoiser: Denoiser, label: str, seeds: range) -> Samples:
         noise = seeded_noise(self.images.shape, seeds, device=self.device)
@@ -170,8 +184,7 @@ class _Setting:
 
     def _choose(self, candidates: Sequence[Spec], reference: Samples) -> tuple[Spec, dict[str, Any]]:
         """The candidate with the best r2 on the tuning noise, and the record of the choice."""
-        samples = [self._sample(build_spec(spec, self.images, self.reference), f"choosing: {spec.label}",
-                                self.tuning_seeds) for spec in candidates]
+        samples = [self._sample(self._build(spec), f"choosing: {spec.label}", self.tuning_seeds) for spec in candidates]
         means = torch.tensor([agreement(each, reference)["r2"]["mean"] for each in samples], dtype=torch.float64)
         scores = distributed.world().broadcast(means).tolist()
         record = {"seeds": [self.tuning_seeds[0], self.tuning_seeds[-1]],
@@ -190,7 +203,8 @@ class _Setting:
                 "reference_path": single_steps(denoiser, reference, label),
                 "own_path": single_steps(self.reference, samples, label, path_is_reference=False)}
         settings = {"role": role, "reference": self.name, "num": len(self.seeds), "steps": len(self.sigmas),
-                    **({"chosen": chosen} if chosen else {})}
+                    **({"chosen": chosen} if chosen else {}),
+                    **({"guidance": self.guidance.describe()} if self.guidance else {})}
         row = Row(f"{role}: {spec.name}", spec.name, spec.options, settings, metrics, self.images.describe(),
                   noise=self.noise)
         return row, samples
@@ -198,9 +212,7 @@ class _Setting:
 
 def _notes(network: Network, name: str, images: ImageSet) -> Iterator[str]:
     """Warnings for readers of the numbers."""
-    described = network.describe()
-    if "assumed" in described:
-        yield f"{name}: {described['assumed']}"
+    yield from (f"{name}: {note}" for note in network.notes)
     trained = network.card.get("data", {})
     if trained and trained.get("fingerprint") != images.fingerprint:
         yield (f"{name} was trained on other images than these: {trained['name']}, {trained['split']} split, "

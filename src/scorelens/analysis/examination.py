@@ -1,14 +1,16 @@
 """`explain`: the verdict on one network.
 
 Is it trained? Does it memorize? Does it generalize? Which formula explains it? Which input pixels does it use?
-Each part is timed on a few images first; the time given then decides how much is measured.
+How much is measured depends on the flags, the network and the data, and not on the speed of the machine: the same call
+gives the same verdict anywhere. A few images are timed first, to announce how long it will take here.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,11 @@ import torch
 from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, single_steps
-from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels
+from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels, pixel_equivariance
 from scorelens.analysis.models import build_model, named_network
 from scorelens.analysis.probes import PROBES
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
-from scorelens.analysis.verdict import Sentence, verdict
+from scorelens.analysis.verdict import MIDDLE, Sentence, mean_ratio, verdict
 from scorelens.data.images import ImageSet
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
@@ -37,8 +39,14 @@ STEPS = 10
 NAME = "network"
 FORMULAS = ("optimal", "wiener", "kernel", "locality")
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
+CHEAP = 4  # formulas that cost at most this many calls of the network are never left out
+RESAMPLES = 1000
 BACKWARD = 3  # cost of a vector-Jacobian product, in forward calls
-LEAST = 4  # samples of a formula
+LEAST = {"samples": 80, "held_out": 32, "formulas": 16, "fields": 4}  # 0 copies of 80 samples are below the limit
+MOST = {"samples": 256, "held_out": 256, "formulas": 128, "fields": 16}
+NOMINAL = 2e10  # operations per second of the machine for which minutes are planned
+SHARED_WEIGHTS = 0.3  # of a network's weights per pixel: most of a U-Net's are at its coarse levels
+COSTS = {"optimal": 1, "wiener": 1, "kernel": 1, "nearest": 1, "smoothed": 1}  # of a formula: N x D; others N x D x D
 SUSPICIOUS = 6  # samples in the picture
 
 
@@ -49,15 +57,18 @@ class Plan:
     samples: int
     held_out: int  # images of each split
     models: Mapping[str, int]  # samples of each formula
-    left_out: Mapping[str, float]  # formulas that are too slow, and their seconds for LEAST samples
+    left_out: Sequence[str]  # formulas that are too slow for the minutes
     fields: int  # trajectories
-    seconds: Mapping[str, float]  # of each part
+    seconds: Mapping[str, float] = field(default_factory=dict)  # expected on this machine, for each part
+    minutes: float = math.inf  # asked for
 
     def __str__(self) -> str:
         models = ", ".join(f"{name} ({count})" for name, count in self.models.items()) or "none"
-        slow = "".join(f"\n  left out, too slow for the time: {name} (about {seconds:.0f} s)"
-                       for name, seconds in self.left_out.items())
-        return (f"about {sum(self.seconds.values()):.0f} seconds:\n  memorization: {self.samples} samples\n"
+        slow = f"\n  left out, too slow for these minutes: {', '.join(self.left_out)}" if self.left_out else ""
+        total = sum(self.seconds.values())
+        longer = f", longer on this machine than the {60 * self.minutes:.0f} of --minutes" \
+            if total > 60 * self.minutes else ""
+        return (f"about {total:.0f} seconds{longer}:\n  memorization: {self.samples} samples\n"
                 f"  generalization: {self.held_out} images of each split, at {STEPS} noise levels\n"
                 f"  explanation: samples of {models}{slow}\n"
                 f"  locality: fields of nine pixels along {self.fields} trajectories")
@@ -131,7 +142,7 @@ class Verdict:
 
 
 def explain(network: str | Network, images: ImageSet, heldout: ImageSet | None = None, *,
-            formulas: Sequence[str] = FORMULAS, minutes: float = 5.0, seed: int = 0,
+            formulas: Sequence[str] = FORMULAS, minutes: float = 5.0, samples: int | None = None, seed: int = 0,
             device: torch.device | str = "cpu", name: str | None = None, repeat: str = "",
             on_plan: Callable[[Plan], None] = lambda plan: None) -> Verdict:
     """Explain a trained network: is it trained, does it memorize, does it generalize, which formula predicts it, which
@@ -142,19 +153,23 @@ def explain(network: str | Network, images: ImageSet, heldout: ImageSet | None =
         images: its training images.
         heldout: images of the same kind that it was not trained on.
         formulas: closed-form denoisers that may explain it, with their options.
-        minutes: time to spend; it decides how much is measured.
+        minutes: how long this takes on a machine of 20 Gflop/s. It decides how much is measured, but never so little
+            that nothing could be decided: slow networks and machines take longer.
+        samples: number of samples for memorization, instead of that of the minutes.
         seed: the noise of sample k is drawn from seed + k.
         name: name of the network; by default its zoo name or folder.
         repeat: the command that repeats this, for the page.
         on_plan: called with the plan before anything is measured.
     """
-    if not minutes > 0:
-        raise ScorelensError(f"minutes must be a number > 0, got {minutes:g}")
+    if not 0 < minutes < math.inf:
+        raise ScorelensError(f"minutes must be a finite number > 0, got {minutes:g}")
+    if samples is not None and samples < 1:
+        raise ScorelensError(f"samples must be at least 1, got {samples}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     loaded, name = named_network(network, images, name)
     subject = Subject(loaded, images, heldout, build_models(formulas, images), torch.device(device), seed)
-    plan = make_plan(subject, 60 * minutes - (time.perf_counter() - clock))
-    on_plan(plan)
+    plan = make_plan(subject, minutes, samples)
+    on_plan(replace(plan, seconds=expected_seconds(subject, plan)))
     findings = examine(subject, plan)
     sentences = verdict(findings.numbers)
     record = {"command": "explain", "network": {"name": name, **loaded.describe()}, "data": images.describe(),
@@ -169,31 +184,49 @@ def build_models(names: Sequence[str], images: ImageSet) -> dict[str, Denoiser]:
     return {name: build_model(name, images) for name in names}
 
 
-def make_plan(subject: Subject, seconds: float) -> Plan:
-    """Time each part on a few images, and divide the time among the parts."""
-    network = _seconds_per_image(subject.network, subject, 8)
-    models = {name: _seconds_per_image(model, subject, 2) for name, model in subject.models.items()}
-    samples = _fitting(SHARES["memorization"] * seconds, STEPS * network, 8, 256)
+def make_plan(subject: Subject, minutes: float, samples: int | None = None) -> Plan:
+    """How much to measure: what a machine of NOMINAL speed does in this time, but at least LEAST."""
+    seconds, network = 60 * minutes, network_cost(subject) / NOMINAL
+    models = {name: formula_cost(name, subject.images) / NOMINAL for name in subject.models}
     available = len(subject.held_out) if subject.held_out is not None else 0
-    per_image = 2 * STEPS * (network + models.get("optimal", 0.0))
-    held_out = min(available, _fitting(SHARES["generalization"] * seconds, per_image, 8, 256))
     share = SHARES["explanation"] * seconds / max(1, len(models))
-    counts = {name: int(share / (2 * STEPS * each)) for name, each in models.items()}
     quickest = min(models, key=lambda name: models[name], default=None)  # is always measured
-    chosen = {name: min(max(count, LEAST), 128) for name, count in counts.items() if count >= LEAST or name == quickest}
-    per_field = STEPS * BACKWARD * network * (9 + PROBES)
-    fields = _fitting(SHARES["locality"] * seconds, per_field, 2, 16)
-    return Plan(samples, held_out, chosen,
-                {name: LEAST * 2 * STEPS * models[name] for name in models if name not in chosen}, fields,
-                {"memorization": samples * STEPS * network, "generalization": held_out * per_image,
-                 "explanation": sum(2 * STEPS * models[name] * count for name, count in chosen.items()),
-                 "locality": fields * per_field})
+    chosen = {name: _fitting("formulas", share, 2 * STEPS * each) for name, each in models.items()
+              if share >= LEAST["formulas"] * 2 * STEPS * each or each <= CHEAP * network or name == quickest}
+    per_image = 2 * STEPS * (network + models.get("optimal", 0.0))
+    return Plan(samples or _fitting("samples", SHARES["memorization"] * seconds, STEPS * network),
+                min(available, _fitting("held_out", SHARES["generalization"] * seconds, per_image)), chosen,
+                [name for name in models if name not in chosen],
+                _fitting("fields", SHARES["locality"] * seconds, STEPS * BACKWARD * network * (9 + PROBES)),
+                minutes=minutes)
+
+
+def network_cost(subject: Subject) -> float:
+    """Operations of one call for one image, from the number of weights and pixels; 1e7 for functions."""
+    _, h, w = subject.images.shape
+    return 2 * SHARED_WEIGHTS * h * w * (subject.network.describe()["parameters"] or 1e7 / (h * w))
+
+
+def formula_cost(name: str, images: ImageSet) -> float:
+    """Operations of one call for one image: N x D, or N x D x D for a posterior of its own at each pixel."""
+    pairs = 2.0 * len(images) * images.dim
+    return pairs * (1 if name.partition(":")[0] in COSTS else images.dim)
+
+
+def expected_seconds(subject: Subject, plan: Plan) -> dict[str, float]:
+    """The time of each part on this machine, from a few images."""
+    network = _seconds_per_image(subject.network, subject, 8)
+    models = {name: _seconds_per_image(subject.models[name], subject, 2) for name in plan.models}
+    return {"memorization": plan.samples * STEPS * network,
+            "generalization": plan.held_out * 2 * STEPS * (network + models.get("optimal", 0.0)),
+            "explanation": sum(2 * STEPS * models[name] * count for name, count in plan.models.items()),
+            "locality": plan.fields * STEPS * BACKWARD * network * (9 + PROBES)}
 
 
 def examine(subject: Subject, plan: Plan) -> Findings:
     """Carry out the plan."""
     samples = subject.sample(subject.network, max(plan.samples, *plan.models.values(), 1), NAME)
-    copies, suspicious, nearest = memorization(subject, samples)
+    copies, suspicious, nearest = memorization(subject, samples.first(plan.samples))
     levels, fields = locality(subject, plan.fields)
     card = None if subject.held_out is None else report_card(
         subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
@@ -213,14 +246,15 @@ def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Te
                                "ratios": sorted(ratio.tolist())}
     if subject.held_out is not None:
         numbers["novelty_of_held_out"] = summary(novelty(subject.held_out[:256], subject.images).rms)
-    return numbers, samples.images[order].cpu(), subject.images[distances.index[order].cpu()]
+    pictures = subject.images.pictures
+    return numbers, pictures(samples.images[order].cpu()), pictures(subject.images[distances.index[order].cpu()])
 
 
 def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
     """Single-step errors on training and held-out images, of the network and of the optimal denoiser."""
     if subject.held_out is None or count < 1:
         return None
-    noise, levels = subject.noise(count), []
+    noise, levels, ratios = subject.noise(count), [], {}
     spread = [k * len(subject.images) // count for k in range(count)]
     splits = [x0.to(subject.device) for x0 in (subject.images[spread], subject.held_out[:count])]
     for name, model in {NAME: subject.network, "optimal": subject.models.get("optimal")}.items():
@@ -231,7 +265,24 @@ def generalization(subject: Subject, count: int) -> dict[str, Any] | None:
                 levels.append({"model": name, "sigma": sigma, "training": summary(training),
                                "held_out": summary(held_out),
                                "ratio": held_out.mean().item() / seen if seen > 0 else None})
-    return {"images": count, "levels": levels}
+            ratios[name] = _ratio_interval(errors[0], errors[1], mean_ratio(levels, name), subject.sigmas)
+    return {"images": count, "levels": levels, "ratios": ratios}
+
+
+def _ratio_interval(training: Tensor, held_out: Tensor, mean: float | None, sigmas: Sequence[float],
+                    ) -> dict[str, float] | None:
+    """The ratio of mean errors [levels, n], geometric mean over the middle levels, with its bootstrap interval."""
+    middle = torch.tensor([MIDDLE[0] <= sigma <= MIDDLE[1] for sigma in sigmas])
+    seen, unseen = (errors[middle.to(errors.device)].double().cpu() for errors in (training, held_out))
+    if mean is None or not (seen > 0).any(dim=1).all():
+        return None if mean is None else {"mean": mean, "low": mean, "high": mean}
+    draw = torch.Generator().manual_seed(0)
+    picks = [torch.randint(seen.shape[1], (RESAMPLES, seen.shape[1]), generator=draw) for _ in range(2)]
+    tiny = torch.finfo(torch.float64).tiny
+    logs = [errors[:, pick].mean(dim=2).clamp(min=tiny).log().mean(dim=0)
+            for errors, pick in zip((unseen, seen), picks, strict=True)]
+    low, high = (logs[0] - logs[1]).exp().quantile(torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return {"mean": mean, "low": low, "high": high}
 
 
 def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str, Any]]:
@@ -250,12 +301,13 @@ def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[s
     result = compare_fields({NAME: subject.network}, subject.images, pixels, points, linear=True)
     own, wiener = (grouped(rows, "sigma") for rows in (result.rows, field_rows("", result.wiener, result.wiener)))
     levels = []
-    for probe in result.linearity:
+    for probe, fields in zip(result.linearity, result.fields[NAME].values.cpu(), strict=True):
         sigma = probe["sigma"]
         levels.append({"sigma": sigma, "trajectories": len(points.noise),
                        **{key: summary(torch.tensor([row[key] for row in own[sigma]], dtype=torch.float64))
                           for key in ("cosine", "radius", "anisotropy")},
                        "equivariance": own[sigma][0]["equivariance"],
+                       "equivariance_interval": summary(torch.tensor(pixel_equivariance(fields, pixels))),
                        "wiener_equivariance": wiener[sigma][0]["equivariance"],
                        "nonlinearity": probe["nonlinearity"], "asymmetry": probe["asymmetry"]})
     return levels, {name: fields.values[:, len(pixels) // 2].sum(dim=1).cpu()
@@ -274,5 +326,5 @@ def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
     return (time.perf_counter() - clock) / (len(levels) * count)
 
 
-def _fitting(seconds: float, each: float, least: int, most: int) -> int:
-    return max(least, min(most, int(seconds / max(each, 1e-9))))
+def _fitting(part: str, seconds: float, each: float) -> int:
+    return max(LEAST[part], min(MOST[part], int(seconds / max(each, 1e-12))))

@@ -21,7 +21,7 @@ from scorelens.jacobian import Fields, Pixel, mean_fields
 from scorelens.networks.adapters import Network
 from scorelens.report.fields import cosine_table, curves_figure, write_fields
 from scorelens.report.figures import Figure
-from scorelens.sampling import Step, sample
+from scorelens.sampling import Guided, Step, sample
 from scorelens.statistics import GaussianStats, fit_gaussian, shrinkage
 from scorelens.types import Denoiser, Shape
 from scorelens.validation import check_sigma, wide_dtype
@@ -71,8 +71,16 @@ def _second_moments(field: Field, pixel: Pixel) -> Float[Tensor, "2 2"]:
 
 def equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> float:
     """Mean cosine of the fields of different pixels, shifted to one pixel, where they overlap: 1 for a convolution."""
-    scores = [cosine(*_overlap(*a, *b)) for a, b in combinations(zip(fields, pixels, strict=True), 2)]
-    return sum(scores) / len(scores) if scores else 1.0
+    scores = pixel_equivariance(fields, pixels)
+    return sum(scores) / len(scores)
+
+
+def pixel_equivariance(fields: Float[Tensor, "p c h w"], pixels: Sequence[Pixel]) -> list[float]:
+    """For each pixel, the mean cosine of its field with those of the others, shifted to it."""
+    every = list(zip(fields, pixels, strict=True))
+    scores = {(i, j): cosine(*_overlap(*every[i], *every[j])) for i, j in combinations(range(len(every)), 2)}
+    own = [[score for pair, score in scores.items() if k in pair] for k in range(len(every))]
+    return [sum(some) / len(some) if some else 1.0 for some in own]
 
 
 def _overlap(a: Field, at: Pixel, b: Field, bt: Pixel) -> tuple[Tensor, Tensor]:
@@ -93,7 +101,7 @@ class Trajectories:
 
     def steps(self, name: str, models: Mapping[str, Denoiser]) -> list[Step]:
         """Steps of a network's own trajectory; for a formula, of the first network's or else its own."""
-        networks = [other for other, model in models.items() if isinstance(model, Network)]
+        networks = [other for other, model in models.items() if is_network(model)]
         guide = name if name in networks else (networks or [name])[0]
         if guide not in self._sampled:
             with torch.no_grad():
@@ -117,11 +125,16 @@ class NoisyImages:
 Points = Trajectories | NoisyImages
 
 
+def is_network(model: Denoiser) -> bool:
+    """Whether it is a network, plain or guided, and not a formula."""
+    return isinstance(model.conditional if isinstance(model, Guided) else model, Network)
+
+
 def _points(name: str, models: Mapping[str, Denoiser], points: Points, label: str) -> Iterator[Step]:
     """The steps at which to measure a model; for a formula, whose rounding errors matter, in float64 if possible."""
     steps = points.steps(name, models)
     for step in progress.track(steps, f"{name}, {label}", len(steps), unit="level"):
-        yield step if isinstance(models[name], Network) else replace(step, z=step.z.to(wide_dtype(step.z)))
+        yield step if is_network(models[name]) else replace(step, z=step.z.to(wide_dtype(step.z)))
 
 
 def measured_fields(name: str, models: Mapping[str, Denoiser], points: Points, pixels: Sequence[Pixel],

@@ -133,8 +133,8 @@ class MarkExperiment:
                         f"γ = {one.gamma:g}" if one.gamma else "plain data",
                         [row["snr"] > MARKED_SNR for row in one.rows]) for one in self.networks]
         with fresh_folder(Path(folder)) as partial:
-            (partial / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows))
-            (partial / "table.md").write_text(self.table() + "\n")
+            (partial / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8")
+            (partial / "table.md").write_text(self.table() + "\n", encoding="utf-8")
             write_json(partial / "run.json", {**(record or {}), "mark_pixels": int(self.mask.sum()),
                                               "visible": visible_by_network(self.rows), "rows": self.rows})
             field_figure(strips, self.sigmas, partial / "fields.png", root=True, title="Fields of a pixel of the mark "

@@ -137,7 +137,8 @@ class ReportCard:
         """Write report_card.json, .md and .png into a new folder, and one_step.png if there is a picture."""
         with fresh_folder(Path(folder)) as partial:
             write_json(partial / "report_card.json", self.describe())
-            (partial / "report_card.md").write_text(f"{self.name}: {self.sentence}.\n\n{self.table()}\n")
+            text = f"{self.name}: {self.sentence}.\n\n{self.table()}\n"
+            (partial / "report_card.md").write_text(text, encoding="utf-8")
             self.figure().savefig(partial / "report_card.png", dpi=160)
             if self.picture:
                 labelled_rows(self.picture, partial / "one_step.png", title="Denoised in one step",
@@ -182,9 +183,10 @@ def _picture(models: Mapping[str, Denoiser], x0: Tensor, noise: Tensor, sigmas: 
     """One held-out image: noisy, denoised in one step by each model at each level, and its nearest training image."""
     noisy = torch.stack([(1 + sigma**2) ** -0.5 * (x0 + sigma * noise) for sigma in sigmas])  # x_t: z exceeds [-1, 1]
     repeat = len(sigmas), *x0.shape
-    return [ImageRow("held-out image", x0.cpu().expand(repeat)), ImageRow("noisy", noisy.cpu()),
-            *(ImageRow(name, one_step(model, x0, noise, sigmas).cpu()) for name, model in models.items()),
-            ImageRow("nearest training image", images[novelty(x0[None].cpu(), images).index].expand(repeat))]
+    rows = {"held-out image": x0.expand(repeat), "noisy": noisy,
+            **{name: one_step(model, x0, noise, sigmas) for name, model in models.items()},
+            "nearest training image": images[novelty(x0[None].cpu(), images).index].expand(repeat)}
+    return [ImageRow(name, images.pictures(shown.cpu())) for name, shown in rows.items()]
 
 
 def heldout_errors(denoiser: Denoiser, x0: Tensor, noise: Tensor, sigmas: Sequence[float],

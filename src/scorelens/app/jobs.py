@@ -89,7 +89,7 @@ class Jobs:
 
     def __init__(self, workers: int = WORKERS, limit: int = LIMIT) -> None:
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="scorelens-app")
-        self._limit, self._open = limit, 0
+        self._limit, self._open, self.stopping = limit, 0, False
 
     @contextmanager
     def slot(self) -> Iterator[None]:
@@ -102,6 +102,15 @@ class Jobs:
         finally:
             self._open -= 1
 
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Do not count this block of an open computation: its client is slow, and nothing is computed for it."""
+        self._open -= 1
+        try:
+            yield
+        finally:
+            self._open += 1
+
     def submit(self, function: Callable[..., T], *args: object) -> asyncio.Future[T]:
         """Run the function in the pool."""
         return asyncio.get_running_loop().run_in_executor(self._pool, function, *args)
@@ -109,10 +118,12 @@ class Jobs:
     async def lines(self, job: Job) -> AsyncIterator[bytes]:
         """The job's lines, with progress lines during long steps."""
         last = b""
-        while True:
+        while not self.stopping:
             step = self.submit(job.advance)
             try:
                 while not (await asyncio.wait({step}, timeout=POLL_SECONDS))[0]:
+                    if self.stopping:
+                        return
                     if job.progress_line != last:
                         last = job.progress_line
                         yield last
@@ -122,6 +133,10 @@ class Jobs:
             if lines is None:
                 return
             yield lines
+
+    def stop(self) -> None:
+        """End all streams at their next message or poll. Takes no locks: it may be called by a signal handler."""
+        self.stopping = True
 
     def close(self) -> None:
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,8 @@ from scorelens.types import ScorelensError
 PAGE = Path(__file__).parent / "page"
 TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MAX_REQUEST = 2**21  # bytes of JSON; a colour picture of 512 x 512 fits
+PROMPT = 1  # second in which a client reads what it is sent; then others may compute meanwhile
+STALLED = 60  # seconds for a client to send its request, or to read a part of the answer
 MAX_DRAINED = 2**27  # bytes of a rejected upload that are read and dropped, so that the browser receives the error
 
 
@@ -103,8 +106,8 @@ def create_app(session: Session, token: str | None = None, jobs: Jobs | None = N
 
     @app.post("/api/picture")
     async def picture(request: Request) -> dict[str, str]:
+        data = await read_body(request, MAX_BYTES)
         with jobs.slot():
-            data = await read_body(request, MAX_BYTES)
             pixels = await jobs.submit(read_picture, data, session.images.shape)
         return {"picture": base64_text(pixels.tobytes())}
 
@@ -126,16 +129,33 @@ class MessageStream(Response):
         self._jobs, self._job = jobs, Job(messages)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def patient(message: Any) -> None:
+            sent = asyncio.ensure_future(send(message))
+            if (await asyncio.wait({sent}, timeout=PROMPT))[0]:
+                return sent.result()
+            with self._jobs.waiting():
+                try:
+                    await asyncio.wait_for(sent, STALLED)
+                except asyncio.TimeoutError as error:
+                    raise OSError("the client does not read its answer") from error  # what a lost connection raises
+
         try:
-            with self._jobs.slot():
+            with self._jobs.slot(), suppress(ClientDisconnect):
                 stream = StreamingResponse(self._jobs.lines(self._job), media_type="application/x-ndjson")
-                await stream(scope, receive, send)
+                await stream(scope, receive, patient)
         finally:
             self._job.cancel()
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The body of a request; never holds more than `limit` bytes."""
+    """The body of a request; never holds more than `limit` bytes, nor waits for ever."""
+    try:
+        return await asyncio.wait_for(_read_body(request, limit), STALLED)
+    except asyncio.TimeoutError as error:
+        raise HTTPException(408, f"the request took longer than {STALLED} seconds to arrive") from error
+
+
+async def _read_body(request: Request, limit: int) -> bytes:
     body, size = bytearray(), 0
     async for part in request.stream():
         size += len(part)

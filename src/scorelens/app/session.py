@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.analysis.fields import cosine, radius, wiener_fields
-from scorelens.analysis.models import build_spec
+from scorelens.analysis.fields import cosine, is_network, radius, wiener_fields
+from scorelens.analysis.guidance import Guidance
+from scorelens.analysis.models import build_spec, load_for
 from scorelens.app.catalog import Choice, Value, list_models
 from scorelens.app.messages import Failure, Field, Message, Nearest, Prediction, Stage
 from scorelens.data.images import ImageSet, to_floats, to_uint8
@@ -23,7 +24,6 @@ from scorelens.denoisers.specs import Spec
 from scorelens.jacobian import Pixel, sensitivity
 from scorelens.metrics import mse, r2
 from scorelens.networks.adapters import Network
-from scorelens.networks.load import load_network
 from scorelens.noise import ddim_sigmas, own_sigmas, seeded_noise
 from scorelens.sampling import Step, trajectory
 from scorelens.statistics import GaussianStats, fit_gaussian
@@ -82,13 +82,14 @@ class LRUCache(Generic[V]):
 class Session:
     """The images, the models, and a cache of recent results. Thread-safe."""
 
-    def __init__(self, images: ImageSet, denoisers: Sequence[str], networks: Sequence[str] = (),
-                 device: torch.device | str = "cpu") -> None:
-        self.images, self.device = images, torch.device(device)
-        self.models = list_models(images, denoisers, networks)
+    def __init__(self, images: ImageSet, denoisers: Sequence[str], networks: Sequence[str | tuple[str, Network]] = (),
+                 device: torch.device | str = "cpu", guidance: Guidance | None = None) -> None:
+        self.images, self.device, self.guidance = images, torch.device(device), guidance
+        named = [(each, load_for(each, images)) if isinstance(each, str) else each for each in networks]
+        self.models = list_models(images, denoisers, [name for name, _ in named])
         self._networks: dict[str, Network] = {
-            model.id: load_network(name, shape=images.shape)
-            for model, name in zip(self.models.values(), networks, strict=False)}  # the networks come first
+            model.id: network  # the networks come first
+            for model, (_, network) in zip(self.models.values(), named, strict=False)}
         self._first_network = next(iter(self._networks.values()), None)
         self._denoisers: LRUCache[Denoiser] = LRUCache(len(self.models) + min(16, MASK_BYTES // (10 * images.dim**2)))
         self._trajectories: LRUCache[list[Step]] = LRUCache(TRAJECTORY_BYTES, _bytes)
@@ -97,10 +98,10 @@ class Session:
     def describe(self) -> dict[str, Any]:
         """What the page needs to know at startup: the data, the models and their controls, the noise levels."""
         models = [{"id": model.id, "label": model.label, "network": model.spec is None,
-                   "is_row": model.spec == WIENER, "controls": [asdict(control) for control in model.controls]}
+                   "is_row": self._is_row(model.spec), "controls": [asdict(control) for control in model.controls]}
                   for model in self.models.values()]
         data = {"name": Path(self.images.name).name, "split": self.images.split, "count": len(self.images),
-                "shape": list(self.images.shape)}
+                "shape": list(self.images.shape), "guidance": str(self.guidance or "")}
         return {"data": data, "models": models, "steps": list(STEPS),
                 "sigmas": {steps: self.sigmas(steps) for steps in STEPS}}
 
@@ -125,11 +126,13 @@ class Session:
     def denoiser(self, choice: Choice) -> Denoiser:
         """The denoiser of a choice, cached."""
         if choice.spec is None:
-            return self._networks[choice.model.id]
+            network = self._networks[choice.model.id]
+            return network if self.guidance is None else self.guidance.network(network)
         with self._building:
             denoiser = self._denoisers.get(choice)
             if denoiser is None:
-                denoiser = build_spec(self._with_stats(choice.spec), self.images, self._first_network)
+                denoiser = build_spec(self._with_stats(choice.spec), self.images, self._first_network,
+                                      self.guidance)
                 self._denoisers.put(choice, denoiser)
         return denoiser
 
@@ -141,8 +144,9 @@ class Session:
         return fit_gaussian(self.images, components=max(components, default=None))
 
     def _with_stats(self, spec: Spec) -> Spec:
-        """The spec with the shared stats, unless it sets its own."""
-        shared = "stats" in denoiser_options(spec.name) and not {"stats", "components"} & set(spec.options)
+        """The spec with the shared stats, unless it sets its own or is fitted to a class."""
+        shared = (self.guidance is None and "stats" in denoiser_options(spec.name)
+                  and not {"stats", "components"} & set(spec.options))
         return Spec(spec.name, {**spec.options, "stats": self.stats}) if shared else spec
 
     def steps(self, choice: Choice, start: Start) -> Iterator[Step]:
@@ -201,16 +205,20 @@ class Session:
         wiener = wiener_fields(self.stats, self.images.shape, [sigma], [pixel]).values[0, 0]  # [C, H, W]
         yield _field(None, wiener, wiener, pixel)
         for choice in choices:
-            if choice.spec == WIENER:
+            if self._is_row(choice.spec):
                 continue
             yield Stage(choice.model.id, 0, 1, "field")
             try:
                 denoiser = self.denoiser(choice)
                 # a formula's field is a small difference of large numbers: float64 where the device has it
-                z_wide = z if isinstance(denoiser, Network) else z.to(wide_dtype(z))
+                z_wide = z if is_network(denoiser) else z.to(wide_dtype(z))
                 yield _field(choice.model.id, sensitivity(denoiser, z_wide, sigma, pixel)[0].cpu(), wiener, pixel)
             except ScorelensError as error:
                 yield Failure(str(error), choice.model.id)
+
+    def _is_row(self, spec: Spec | None) -> bool:
+        """Whether the model's field is the row of the Wiener matrix that the page shows anyway."""
+        return spec == WIENER and self.guidance is None
 
     def _prediction(self, name: str, steps: list[Step], reference_steps: list[Step], start: Start) -> Prediction:
         k, step, x0 = len(steps) - 1, steps[-1], self._picture(start)

@@ -23,18 +23,20 @@ def list_sources() -> None:
     print(markdown(["source", "description"], [[name, source.about] for name, source in SOURCES.items()]))
 
 
-def info(images: ImageSet, *, out: Path | None = None) -> Path:
+def info(images: ImageSet, *, components: int | None = None, out: Path | None = None) -> Path:
     """Show count, shape, fingerprint, mean image and spectrum of a source; returns the folder with the figure.
 
     Args:
+        components: fit only this many leading components, by a randomized method, if the images are too large for all.
         out: folder for the figure; it must not exist. By default runs/data-info-...
     """
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     folder = output_folder("data-info", images.name, out)
-    stats = fit_gaussian(images)
+    stats = fit_gaussian(images, components=components)
     shares, eigenvalues = energy_shares(stats), stats.eigenvalues.tolist()
     with fresh_folder(folder) as partial:
-        spectrum(stats.mean.float().view(images.shape), eigenvalues, f"{images.name} ({images.split})",
+        mean = images.pictures(stats.mean.float().view(1, *images.shape))[0]
+        spectrum(mean, eigenvalues, f"{images.name} ({images.split})",
                  partial / "spectrum.png")
         write_json(partial / "run.json", {"command": "data-info", "data": images.describe(), "energy_shares": shares,
                                           "eigenvalues": eigenvalues, **run_record(started, clock, "cpu")})
@@ -70,7 +72,7 @@ def spectra(sources: Sequence[str], *, root: Path | None = None, limit: int | No
 def energy_shares(stats: GaussianStats) -> dict[int, float]:
     """The share of the variance in the first k components, for each k in LEADING that exists."""
     values = stats.eigenvalues
-    total = values.sum().item() or 1.0
+    total = values.sum().item() / (1 - stats.missing) or 1.0
     return {k: values[:k].sum().item() / total for k in LEADING if k <= len(values)}
 
 

@@ -7,18 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, mark_experiment
+from scorelens.analysis.models import Loading
+from scorelens.cli.load_networks import load_named
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
-from scorelens.networks.load import load_network
 from scorelens.noise import ddim_sigmas, seeded_noise
 from scorelens.results import noise_record, run_record
 from scorelens.types import ScorelensError
 
 
 def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", num: int = 16, steps: int = 10,
-                 seed: int = 0, device: str = "auto", out: Path | None = None) -> Path:
+                 seed: int = 0, loading: Loading | None = None, device: str = "auto", out: Path | None = None) -> Path:
     """Measure how visible a mark is in the fields of networks, trained on marked data or not.
 
     Args:
@@ -34,7 +35,7 @@ def manipulation(images: ImageSet, model: Sequence[str], *, pattern: str = "W", 
         raise ScorelensError(f"num must be at least 1, got {num}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     mask, torch_device = mark_mask(pattern, images.shape[1:]), choose_device(device)
-    networks = {name: load_network(name, shape=images.shape) for name in dict.fromkeys(model)}
+    networks = {name: load_named(name, images, loading) for name in dict.fromkeys(model)}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
     folder = output_folder("manipulation", images.name, out)
     noise = seeded_noise(images.shape, seeds, device=torch_device)

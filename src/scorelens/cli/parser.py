@@ -4,38 +4,47 @@ from __future__ import annotations
 
 import argparse
 import inspect
+import math
 import os
 import re
 import sys
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from io import TextIOBase, TextIOWrapper
 from pathlib import Path
 from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+import torch
 
 from scorelens import __version__, distributed, progress
 from scorelens.analysis import comparison, examination, patch_sizes
 from scorelens.analysis import report_card as card
 from scorelens.cli.app import app
 from scorelens.cli.bench import bench_list, bench_report, bench_run
+from scorelens.cli.cache import cache_clear, cache_list
 from scorelens.cli.calibrate import calibrate
 from scorelens.cli.compare import compare
 from scorelens.cli.data import info, list_sources, spectra
 from scorelens.cli.demo import demo
 from scorelens.cli.explain import explain
 from scorelens.cli.load_data import load_data
+from scorelens.cli.load_networks import loading_flags
 from scorelens.cli.manipulation import manipulation
 from scorelens.cli.report_card import report_card
 from scorelens.cli.sample import sample
 from scorelens.cli.sensitivity import sensitivity
 from scorelens.cli.train import train
+from scorelens.cli.zoo import zoo_list, zoo_pull, zoo_push
 from scorelens.denoisers import find_builder
 from scorelens.denoisers.selection import CANDIDATES
+from scorelens.files import read_file, release_folders
 from scorelens.networks import training
 from scorelens.types import CheckFailedError, ScorelensError
-from scorelens.validation import nearest_name, unknown
+from scorelens.validation import nearest_name, printable, unknown
 
 
 @dataclass(frozen=True)
@@ -73,13 +82,20 @@ COMMANDS = {
     "bench run": Command(bench_run, "scorelens bench run softmax --only digits", first="names", divided=True),
     "bench list": Command(bench_list, "scorelens bench list"),
     "bench report": Command(bench_report, "scorelens bench report runs/bench-softmax", first="folder"),
+    "cache list": Command(cache_list, "scorelens cache list"),
+    "cache clear": Command(cache_clear, "scorelens cache clear --older-than 30"),
     "app": Command(app, "scorelens app", data="optional"),
     "train": Command(train, "scorelens train --data digits --network unet --epochs 2", data="flag",
                      documented=training.train),
+    "zoo list": Command(zoo_list, "scorelens zoo list"),
+    "zoo pull": Command(zoo_pull, "scorelens zoo pull digits-unet", first="names"),
+    "zoo push": Command(zoo_push, "scorelens zoo push digits-unet --to my-zoo", first="network"),
 }
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 RENAMED = {"--models": "--model", "--denoisers": "--model", "--networks": "--model", "--references": "--reference"}
-NOT_FLAGS = {"images", "test", "source", "options", "stats", "operators"}  # parameters that are objects, not text
-TYPES = {int: "a whole number", float: "a number", str: "text"}
+NOT_FLAGS = {"images", "test", "options", "stats", "operators", "loading"}  # parameters that are objects, not text
+LARGEST_INT = 2**53  # beyond it, JSON and floats lose digits
+TYPES = {int: "a whole number", float: "a finite number", str: "text"}
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,37 +122,75 @@ class _Parser(argparse.ArgumentParser):
 def main(argv: list[str] | None = None) -> int:
     """Run one command. Returns its exit code: 2, after one line on stderr, for any mistake of the user."""
     try:
-        with distributed.joined(), _output():
+        with distributed.joined(), _output(), _short_warnings():
             return _dispatch(sys.argv[1:] if argv is None else argv)
     except ScorelensError as error:
-        distributed.report(f"scorelens: error: {error}")
+        _report(f"error: {error}")
     except distributed.WorkerLost as error:
-        distributed.report(f"scorelens: error: {error}")
+        _report(f"error: {error}")
         return 1
     except CheckFailedError as error:
-        print(f"scorelens: {error}", file=sys.stderr)
-        return 1
+        _report(str(error))
+        return error.code
     except BrokenPipeError:  # the reader closed the pipe: scorelens ... | head
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python prints an error at exit
         return 0
     except OSError as error:
-        distributed.report(f"scorelens: error: {error.filename or ''}: {error.strerror or error}")
+        _report(f"error: {f'{error.filename}: ' if error.filename else ''}{error.strerror or error}")
     except KeyboardInterrupt:
-        distributed.report("scorelens: interrupted; no incomplete files are left, and the same train, calibrate or "
-                           "bench command resumes")
+        _report("interrupted; no incomplete files are left, and the same train, calibrate or bench command resumes")
         return 130
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        _report("error: there is not enough memory for this; choose a smaller --resolution, --limit or --num")
+    finally:
+        release_folders()
     return 2
+
+
+def _report(text: str) -> None:
+    """One line on stderr, whatever the names in it contain."""
+    distributed.report(f"scorelens: {printable(text)}")
 
 
 @contextmanager
 def _output() -> Iterator[None]:
-    """Progress bars and output of rank 0 only."""
+    """Progress bars and output of rank 0 only; in characters that the terminal can show, without escape codes."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
     if distributed.world().is_main:
-        with progress.shown():
+        with progress.shown(), redirect_stdout(_Plain(sys.stdout)):
             yield
     else:
         with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
             yield
+
+
+class _Plain(TextIOBase):
+    """A stream without escape codes: names of files and classes may contain any."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        self._stream.write("\n".join(map(printable, text.split("\n"))))
+        return len(text)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Warnings in one line each, without the line of code."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda message, *more: f"scorelens: warning: {printable(str(message))}\n"
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _dispatch(argv: list[str]) -> int:
@@ -154,7 +208,7 @@ def _dispatch(argv: list[str]) -> int:
         divided = ", ".join(f"scorelens {each}" for each, command in COMMANDS.items() if command.divided)
         raise ScorelensError(f"scorelens {name} runs in one process; only {divided} work under torchrun")
     configs, rest = _values("--config", rest)
-    _call(name, [*(word for path in configs for word in _config_words(Path(path).expanduser())), *rest])
+    _call(name, [*(word for path in configs for word in _config_words(_config_file(path))), *rest])
     return 0
 
 
@@ -177,6 +231,7 @@ def _call(name: str, argv: list[str]) -> None:
     options = {key.removeprefix("denoiser."): given.pop(key) for key in list(given) if key.startswith("denoiser.")}
     if options:
         given["options"] = options
+    root = given.get("root")
     if command.data != "none":
         data = {key: given.pop(key) for key in _flags(load_data) if key in given}
         source = given.pop("data", None)
@@ -187,7 +242,14 @@ def _call(name: str, argv: list[str]) -> None:
                 data = {"split": "train", **data}
                 given["test"] = load_data(source, **{**data, "split": "test", "limit": None})
             given["images"] = load_data(source, **data)
+    if _names_networks(command):
+        flags = {key: given.pop(key) for key in _flags(loading_flags) if key in given}
+        given["loading"] = replace(loading_flags(**flags), root=root)
     command.function(**given)
+
+
+def _names_networks(command: Command) -> bool:
+    return "loading" in inspect.signature(command.function).parameters
 
 
 def _parser(name: str, argv: list[str]) -> _Parser:
@@ -205,9 +267,12 @@ def _parser(name: str, argv: list[str]) -> _Parser:
         else:
             group.add_argument("--data", required=command.data == "flag", **source)
         _add_flags(group, load_data)
+    if _names_networks(command):
+        _add_flags(parser.add_argument_group("networks outside the zoo"), loading_flags)
     own = parser.add_argument_group("options")
     _add_flags(own, command.function, first=command.first, documented=command.documented)
-    own.add_argument("--config", metavar="FILE.yaml", help="a YAML file with values for these flags")
+    own.add_argument("--config", metavar="FILE.yaml", help="a YAML file with values for these flags, or one that ships "
+                     "with Scorelens: cifar10, celeba-hq, afhqv2, mnist, fashion-mnist, train-cifar10, ...")
     own.add_argument("-h", "--help", action="store_true", help="show this help and exit")
     if "denoiser" in _flags(command.function):
         denoiser = [str(_flags(command.function)["denoiser"].default), *_values("--denoiser", argv)[0]][-1]
@@ -224,12 +289,22 @@ def _values(flag: str, argv: list[str]) -> tuple[list[str], list[str]]:
     return given.values, others
 
 
+def _config_file(name: str) -> Path:
+    """A file, or the name of a config that ships with Scorelens."""
+    path, shipped = Path(name).expanduser(), {file.stem: file for file in sorted(CONFIGS.glob("*.yaml"))}
+    if path.exists() or path.suffix:
+        return path
+    if name not in shipped:
+        raise unknown("config", name, shipped)
+    return shipped[name]
+
+
 def _config_words(path: Path) -> Iterator[str]:
     import yaml
 
     try:
-        config = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        config = yaml.safe_load(read_file(path).decode("utf-8"))
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ScorelensError(f"--config {path}: cannot be read as YAML ({' '.join(str(error).split())})") from error
     if not isinstance(config, dict):
         raise ScorelensError(f"--config {path}: expected lines such as 'num: 16'")
@@ -250,7 +325,8 @@ def _words(flag: str, value: Any) -> Iterator[str]:
 
 
 def _flags(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
-    return {name: p for name, p in inspect.signature(function).parameters.items() if name not in NOT_FLAGS}
+    return {name: p for name, p in inspect.signature(function).parameters.items()
+            if name not in NOT_FLAGS and p.kind is not p.POSITIONAL_ONLY}
 
 
 def _add_flags(group: Any, function: Callable[..., Any], prefix: str = "", first: str = "",
@@ -311,7 +387,12 @@ def _convert(text: str, hint: Any) -> Any:
             expected.append("HEIGHTxWIDTH")
         else:
             try:
-                return member(text)
+                value = member(text)
+                if isinstance(value, int) and abs(value) > LARGEST_INT:
+                    raise ValueError
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ValueError
+                return value
             except ValueError:
                 expected.append(TYPES.get(member, str(member)))
     raise argparse.ArgumentTypeError(f"{text!r} is not {' or '.join(expected)}")

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from scorelens.analysis import report_card as analysis
-from scorelens.analysis.models import build_model
+from scorelens.analysis.models import Loading
+from scorelens.cli.load_networks import load_model
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
@@ -14,12 +15,12 @@ from scorelens.types import ScorelensError
 
 
 def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Sequence[str] = analysis.CLOSED_FORMS,
-                num: int = analysis.COUNT, seed: int = 0, shown: int = 0, device: str = "auto",
-                out: Path | None = None) -> Path:
+                num: int = analysis.COUNT, seed: int = 0, shown: int = 0, loading: Loading | None = None,
+                device: str = "auto", out: Path | None = None) -> Path:
     """Measure a network's error on held-out images at each noise level, beside the closed forms of its data.
 
     Args:
-        model: a network (zoo name, folder saved by diffusers, hub id), or a denoiser with its options.
+        model: a network (zoo name, folder saved by diffusers, hub id, checkpoint file), or a denoiser with its options.
         num: number of held-out images.
         shown: index of the image in the picture.
         device: auto, cuda, mps or cpu.
@@ -33,7 +34,8 @@ def report_card(images: ImageSet, test: ImageSet, model: str, *, formulas: Seque
         raise ScorelensError(f"shown must be between 0 and {num - 1}, got {shown}")
     name = Path(model).name
     folder = output_folder("report-card", name, out)
-    card = analysis.report_card(build_model(model, images), images, test, formulas=formulas, count=num, seed=seed,
+    denoiser = load_model(model, images, loading)
+    card = analysis.report_card(denoiser, images, test, formulas=formulas, count=num, seed=seed,
                                 device=choose_device(device), name=name, shown=shown)
     card.save(folder)
     print(f"{name}: {card.sentence}.\n\n{card.table()}\n\npictures: {folder / 'report_card.png'}, "

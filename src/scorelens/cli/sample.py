@@ -1,4 +1,4 @@
-"""`scorelens sample`: images from a closed-form denoiser."""
+"""`scorelens sample`: images from a closed-form denoiser or a network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from scorelens import sampling, timings
-from scorelens.analysis.models import build_spec
+from scorelens.analysis.guidance import choose_guidance
+from scorelens.analysis.models import Loading, build_spec
+from scorelens.cli.load_networks import load_model
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import denoiser_options
@@ -27,9 +29,10 @@ WORKSPACE = 0.5e9  # bytes of the engine and of torch
 
 def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, Any] | None = None, *,
            num: int = 16, steps: int = 10, seed: int = 0,
-           sampler: Literal["ddim", "euler", "heun", "gradient-estimation"] = "ddim",
+           sampler: Literal["ddim", "euler", "heun", "gradient-estimation"] = "ddim", labels: Sequence[str] = (),
+           guidance: float | None = None, network: str | None = None, loading: Loading | None = None,
            device: str = "auto", dry_run: bool = False, profile: bool = False, out: Path | None = None) -> Path | None:
-    """Sample images from a closed-form denoiser of the data; returns the folder of the results.
+    """Sample images from a closed-form denoiser of the data, or from a network; returns the folder of the results.
 
     Args:
         denoiser: name of the denoiser: optimal, wiener, locality, kernel, els, ... (an unknown name lists them all).
@@ -37,6 +40,10 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
         steps: number of noise levels, on the paper's grid.
         seed: the noise of image k is drawn from seed + k.
         sampler: ddim (diffusers' defaults), or a solver of dz/dsigma: euler, heun, gradient-estimation.
+        labels: classes of the images, by name or number, repeated as often as needed.
+        guidance: weight of classifier-free guidance towards these classes: 0 ignores them, 1 (the default) samples the
+            conditional denoiser, more exaggerates them.
+        network: sample this network instead: a zoo name, a folder saved by diffusers, a hub id or a checkpoint file.
         device: auto, cuda, mps or cpu.
         dry_run: only print the plan of each step, and the expected time and memory.
         profile: print the time of each phase.
@@ -45,23 +52,28 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
-    folder, torch_device = output_folder("sample", f"{images.name}-{denoiser}", out), choose_device(device)
+    name, towards = denoiser if network is None else Path(network).name, choose_guidance(images, labels, guidance, num)
+    folder, torch_device = output_folder("sample", f"{images.name}-{name}", out), choose_device(device)
     given = {**{name: p.default for name, p in denoiser_options(denoiser).items()}, **(options or {})}
     sigmas, seeds = ddim_sigmas(steps).tolist(), range(seed, seed + num)
     noise = seeded_noise(images.shape, seeds, device=torch_device)
     with timings.profiled() as ran:
         with timings.phase("statistics"):
-            model = build_spec(Spec(denoiser, dict(options or {})), images)
+            model = build_spec(Spec(denoiser, dict(options or {})), images, guidance=towards) if network is None else \
+                load_model(network, images, loading, towards)
         if dry_run:
             print_plans(model, images, noise, sigmas)
             return None
         result = sampling.sample(model, noise, sigmas, sampler=sampler)
     chosen = model.chosen(sigmas) if hasattr(model, "chosen") else []
-    record = {"command": "sample", "data": images.describe(), "denoiser": {"name": denoiser, **given},
-              "chosen": chosen, "sampler": sampler, "noise": noise_record(seeds, noise), "plans": ran.plans,
-              "phase_seconds": ran.seconds, **run_record(started, clock, torch_device)}
+    record = {"command": "sample", "data": images.describe(),
+              **({"denoiser": {"name": denoiser, **given}} if network is None else {"network": network}),
+              "guidance": towards and towards.describe(), "chosen": chosen, "sampler": sampler,
+              "noise": noise_record(seeds, noise), "plans": ran.plans, "phase_seconds": ran.seconds,
+              **run_record(started, clock, torch_device)}
     figures = {"chosen.png": chosen_figure(chosen)} if chosen else {}
-    result.save(folder, f"{denoiser} on {images.name}, {steps} steps", record, figures)
+    title = f"{name} on {images.name}, {steps} steps" + (f", {towards}" if towards else "")
+    result.save(folder, title, record, figures, None if images.autoencoder is None else images.pictures)
     print(f"{num} images in {sum(result.seconds):.1f} s; figures: {folder / 'grid.png'}, {folder / 'trajectory.png'}")
     if profile:
         print(f"\n{phase_table(ran.seconds, sum(result.seconds))}")
@@ -79,10 +91,22 @@ def print_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequen
              f"{row['expected_seconds']:.1f}"] for sigma, row in zip(sigmas, rows, strict=True)]))
     if hasattr(model, "chosen"):
         print(f"\nchosen on held-out training images:\n\n{chosen_table(model.chosen(sigmas))}")
-    seconds = sum(row["expected_seconds"] for row in rows)
-    memory = images.pixels.nbytes + 4 * 8 * images.dim**2 + WORKSPACE  # data, covariance and eigenvectors
+    seconds = sum(row["expected_seconds"] for row in rows) if rows else _timed(model, noise, sigmas)
+    stats = getattr(model, "stats", None)
+    covariance = images.dim**2 if stats is None else stats.eigenvectors.numel()
+    memory = images.pixels.nbytes + 4 * 8 * covariance + WORKSPACE  # data, covariance and eigenvectors
     print(f"\n{len(noise)} images, {len(sigmas)} steps: about {_duration(seconds)}, {memory / 1e9:.1f} GB; nothing was "
           "sampled or written")
+
+
+def _timed(model: Denoiser, noise: Tensor, sigmas: Sequence[float]) -> float:
+    """Seconds of a run of a method without plans, from one image at the first, middle and last noise level."""
+    chosen = sorted({0, len(sigmas) // 2, len(sigmas) - 1})
+    model(noise[:1] * sigmas[0], sigmas[0])  # fills caches
+    clock = time.perf_counter()
+    for k in chosen:
+        model(noise[:1] * max(1.0, sigmas[k]), sigmas[k])
+    return (time.perf_counter() - clock) / len(chosen) * len(noise) * len(sigmas)
 
 
 def phase_table(phases: Mapping[str, float], steps: float) -> str:

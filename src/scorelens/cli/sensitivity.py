@@ -9,12 +9,15 @@ from pathlib import Path
 from typing import Literal
 
 from scorelens.analysis.fields import EPSILON, NoisyImages, Trajectories, compare_fields
-from scorelens.analysis.models import build_model
+from scorelens.analysis.guidance import choose_guidance
+from scorelens.analysis.models import Loading
+from scorelens.cli.load_networks import load_model
 from scorelens.cli.run_folder import output_folder
 from scorelens.data.images import ImageSet
 from scorelens.distributed import choose_device
 from scorelens.jacobian import Pixel
-from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.networks.adapters import Network
+from scorelens.noise import ddim_sigmas, own_sigmas, seeded_noise
 from scorelens.report.fields import file_name
 from scorelens.results import noise_record, run_record
 from scorelens.types import ScorelensError
@@ -42,21 +45,24 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
                 preset: Literal["architectures", "faces", "parametrization", "training", "optimal"] | None = None,
                 pixels: Sequence[str] = (), channel: int | None = None, wrt: Literal["z", "x_t"] = "z",
                 sigmas: Sequence[float] = (), num: int = 32, steps: int = 10, levels: int = 10, seed: int = 0,
-                linear: bool = False, device: str = "auto", out: Path | None = None) -> Path:
+                labels: Sequence[str] = (), guidance: float | None = None, linear: bool = False,
+                loading: Loading | None = None, device: str = "auto", out: Path | None = None) -> Path:
     """Draw the sensitivity fields of denoisers and networks; returns the folder of the results.
 
     Args:
-        model: denoisers (with options: locality:threshold=0.05), zoo names, folders saved by diffusers; with the suffix
-            @epsilon, the field of the predicted noise. By default wiener.
+        model: denoisers (with options: locality:threshold=0.05), zoo names, folders saved by diffusers, checkpoint
+            files; with the suffix @epsilon, the field of the predicted noise. By default wiener.
         preset: models and pixels of a figure of the paper.
         pixels: output pixels, each ROW,COLUMN or centre or eye. By default the centre.
         channel: of the output; by default the sum over all.
         wrt: differentiate with respect to z, or to DDPM's x_t.
         sigmas: measure at these noise levels, on noisy images of the data, instead of along trajectories.
         num: number of trajectories, or of noisy images, that fields are averaged over (the paper: 32).
-        steps: noise levels of a trajectory (the paper: 1000).
+        steps: noise levels of a trajectory, of the first network's own timesteps (the paper: 1000).
         levels: number of these at which fields are measured.
         seed: the noise of trajectory k is drawn from seed + k.
+        labels: classes, by name or number, repeated over the trajectories: all models are conditional on them.
+        guidance: weight of classifier-free guidance towards these classes; by default 1, the conditional models.
         linear: also measure how linear each model is, and how symmetric its Jacobian.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/sensitivity-...
@@ -66,17 +72,21 @@ def sensitivity(images: ImageSet, model: Sequence[str] = (), *,
     defaults = PRESETS[preset] if preset else Preset(("wiener",))
     names = list(dict.fromkeys(model or [name.format(data=images.name) for name in defaults.models]))
     outputs = [parse_pixel(text, images) for text in pixels or defaults.pixels]
-    loaded = {name: build_model(name.removesuffix(EPSILON), images) for name in names}
+    towards = choose_guidance(images, labels, guidance, num)
+    loaded = {name: load_model(name.removesuffix(EPSILON), images, loading, towards) for name in names}
     clock, started = time.perf_counter(), time.strftime("%Y-%m-%dT%H:%M:%S%z")
     torch_device, seeds = choose_device(device), range(seed, seed + num)
     folder = output_folder("sensitivity", f"{images.name}-{preset or file_name(names[0])}", out)
     noise = seeded_noise(images.shape, seeds, device=torch_device)
-    path = Trajectories(noise, ddim_sigmas(steps).tolist(), levels)
+    network = next((each for each in loaded.values() if isinstance(each, Network)), None)
+    grid = ddim_sigmas(steps) if network is None else own_sigmas(network.schedule, steps)
+    path = Trajectories(noise, grid.tolist(), levels)
     points = NoisyImages(images, noise, sigmas) if sigmas else path
     result = compare_fields(loaded, images, outputs, points, channel=channel, wrt=wrt, linear=linear)
     record = {"command": "sensitivity", "data": images.describe(), "models": names, "preset": preset, "pixels": outputs,
               "channel": channel, "wrt": wrt, "sigmas": next(iter(result.fields.values())).sigmas, "steps": steps,
-              "noise": noise_record(seeds, noise), **run_record(started, clock, torch_device)}
+              "noise": noise_record(seeds, noise), "guidance": towards and towards.describe(),
+              **run_record(started, clock, torch_device)}
     result.save(folder, record)
     print(f"{result.table()}\n\ncosine with the Wiener field, mean over the pixels; pictures: "
           f"{folder / 'fields.png'}, {folder / 'curves.png'}")

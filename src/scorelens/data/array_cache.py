@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,31 +14,62 @@ import numpy as np
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.files import atomic_file, cache_folder
+from scorelens.entries import find_entry, new_entry
+from scorelens.files import cache_folder
 from scorelens.types import ScorelensError
+
+HEADER = 4096  # bytes, more than an .npy header has
+
+
+def cached_array(path: Path, shape: tuple[int, ...], fill: Callable[[np.ndarray], object], dtype: Any = np.uint8,
+                 ) -> np.memmap:
+    """The array of a cache entry, memory-mapped; if there is none, `fill` writes it."""
+    stored = find_array(path, shape)
+    if stored is None:
+        with new_array(path, shape, dtype) as array:
+            fill(array)
+        stored = find_array(path, shape)
+    if stored is None:
+        raise ScorelensError(f"{path} was removed while it was written; run again")
+    return stored
 
 
 def cached_path(key: str) -> Path:
-    """The cache file for this key, whether or not it exists yet."""
+    """The cache entry of this key, whether or not it exists yet."""
     return cache_folder("images") / f"{key}.npy"
+
+
+def find_array(path: Path, shape: tuple[int, ...] | None = None) -> np.memmap | None:
+    """Memory-map the array of a cache entry; None if there is none. With `shape`, another shape is an error."""
+    file = find_entry(path)
+    if file is None:
+        return None
+    array = open_array(file)
+    if shape is not None and array.shape != tuple(shape):
+        raise ScorelensError(f"{file} holds an array {list(array.shape)} instead of {list(shape)}; remove it")
+    return array
 
 
 @contextmanager
 def new_array(path: Path, shape: tuple[int, ...], dtype: Any = np.uint8) -> Iterator[np.ndarray]:
-    """An array on disk to fill; it becomes the file `path` if the block succeeds."""
+    """An array on disk to fill; it becomes the cache entry `path` if the block succeeds."""
     needed, free = int(np.prod(shape)) * np.dtype(dtype).itemsize, shutil.disk_usage(path.parent).free
     if needed > free:  # writing to a memory map on a full disk kills the process silently
         raise ScorelensError(f"the images need {needed / 1e9:.1f} GB, but the cache folder {path.parent} has "
                              f"{free / 1e9:.1f} GB free; choose a smaller resolution, or move SCORELENS_CACHE")
-    with atomic_file(path) as partial:
+    with new_entry(path) as partial:
+        if hasattr(os, "posix_fallocate"):  # also if another program fills the disk meanwhile
+            with partial.open("r+b") as file:
+                os.posix_fallocate(file.fileno(), 0, needed + HEADER)
         array = np.lib.format.open_memmap(partial, mode="w+", dtype=dtype, shape=shape)
         yield array
         array.flush()
 
 
-def open_array(path: Path) -> np.ndarray:
+def open_array(path: Path) -> np.memmap:
     """Memory-map the array; copy-on-write (mode "c"), because torch warns about read-only memory."""
-    return np.load(path, mmap_mode="c")
+    array: np.memmap = np.load(path, mmap_mode="c")
+    return array
 
 
 def shared(load: Callable[[], ImageSet]) -> ImageSet:
@@ -67,8 +99,6 @@ def _mapped(images: ImageSet) -> tuple[Path, slice, dict[str, Any], str]:
     if isinstance(whole, np.memmap) and pixels.flags.c_contiguous and whole.shape[1:] == pixels.shape[1:]:
         first = (pixels.ctypes.data - whole.ctypes.data) // whole.strides[0]
         return Path(str(whole.filename)), slice(first, first + len(images)), metadata, fingerprint
-    path = cached_path(f"shared-{fingerprint}")
-    if not path.exists():
-        with new_array(path, pixels.shape, pixels.dtype) as array:
-            array[:] = pixels
-    return path, slice(0, len(images)), metadata, fingerprint
+    stored = cached_array(cached_path(f"shared-{fingerprint}"), pixels.shape,
+                          lambda array: np.copyto(array, pixels), pixels.dtype)
+    return Path(str(stored.filename)), slice(0, len(images)), metadata, fingerprint

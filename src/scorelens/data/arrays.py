@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import math
+import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -16,6 +19,7 @@ from jaxtyping import UInt8
 from scorelens.data.edits import seeded_part
 from scorelens.data.images import ImageSet, Request
 from scorelens.types import ScorelensError
+from scorelens.validation import check_memory
 
 Labelled = tuple[np.ndarray, np.ndarray | None]  # pixels uint8 [N, C, H, W], labels int64 [N]
 
@@ -23,6 +27,7 @@ DIGIT_NAMES = tuple("0123456789")
 FASHION_NAMES = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 CIFAR_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 MNISTS = {"mnist": ("MNIST", DIGIT_NAMES), "fashion-mnist": ("FashionMNIST", FASHION_NAMES)}
+LARGEST_IDX = 2**30  # bytes, for a compressed file that expands without end
 UBYTE = 8  # type code of uint8 in the idx format
 
 
@@ -91,14 +96,31 @@ def _read_npz(source: str, path: Path) -> Labelled:
             archive = np.load(file, allow_pickle=False)
             if isinstance(archive, np.ndarray):
                 raise ValueError("it is a single array; save it with np.savez(path, images=array)")
-            images, labels = (archive.get(key) for key in ("images", "labels"))
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            images, labels = (_array(archive, key) for key in ("images", "labels"))
+    except (OSError, ValueError, EOFError, NotImplementedError, SyntaxError, RecursionError, tokenize.TokenError,
+            struct.error, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise ScorelensError(f"{source}: {path} cannot be read as .npz: {error}") from error
     if images is None:
         raise ScorelensError(f"{source}: {path} has no array named 'images'")
     if labels is not None and (labels.ndim != 1 or labels.dtype.kind not in "iu"):
         raise ScorelensError(f"{source}: 'labels' must be integers [N], got {labels.dtype} {list(labels.shape)}")
     return _checked_images(source, images), None if labels is None else labels.astype(np.int64)
+
+
+def _array(archive: Any, key: str) -> np.ndarray | None:
+    """An array of an .npz file, after checking that its header is right and that memory can hold it."""
+    if key not in archive.files:
+        return None
+    name = next(name for name in archive.zip.namelist() if name.removesuffix(".npy") == key)
+    with archive.zip.open(name) as file:
+        version = np.lib.format.read_magic(file)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(file)
+        promised, held = math.prod(shape) * dtype.itemsize, archive.zip.getinfo(name).file_size - file.tell()
+    if promised != held and not dtype.hasobject:  # numpy refuses objects itself, and says why
+        raise ValueError(f"the header of {key!r} promises {promised:,} bytes, but the file holds {held:,}")
+    check_memory(promised, f"{key!r}")
+    return archive[key]
 
 
 def _checked_images(source: str, images: np.ndarray) -> UInt8[np.ndarray, "n c h w"]:
@@ -128,7 +150,8 @@ def _read_idx(source: str, file: Path, ndim: int) -> UInt8[np.ndarray, ...]:
         raise ScorelensError(f"{source}: there is no {file} (or .gz); point --root to the folder that holds "
                              f"{file.parents[1].name}, or fetch it with download=True")
     try:
-        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as content:
+            data = content.read(LARGEST_IDX)
     except (OSError, EOFError, zlib.error) as error:
         raise ScorelensError(f"{path} cannot be read: {error}") from error
     start = 4 + 4 * ndim

@@ -17,6 +17,7 @@ from scorelens.types import ScorelensError
 EXTENSIONS = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
 GREY_MODES = ("1", "L", "LA")  # and the 16-bit modes, which begin with "I"
 LUMA = (0.299, 0.587, 0.114)  # Rec. 601 weights of red, green and blue, as in Pillow and torchvision
+THIN = 4  # times as long as the requested shape: such images are cropped before they are scaled as well
 CHUNK = 1024  # images converted to floats at a time
 
 
@@ -73,6 +74,9 @@ def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8
     if (h, w) == size:
         return pixels
     scale = max(height / h, width / w)
+    if max(h * scale / height, w * scale / width) > THIN:  # scaled whole, a thin image can take gigabytes
+        pixels = _centre(pixels, round(2 * height / scale), round(2 * width / scale))
+        h, w = pixels.shape[2:]
     covering = (round(h * scale), round(w * scale))
     top, left = (covering[0] - height) // 2, (covering[1] - width) // 2
     resized = np.empty((*pixels.shape[:2], *size), np.uint8)
@@ -82,6 +86,14 @@ def resize(pixels: UInt8[np.ndarray, "n c h w"], size: tuple[int, int]) -> UInt8
         x = x[:, :, top:top + height, left:left + width].round().clamp(0, 255)
         resized[start:start + CHUNK] = x.to(torch.uint8).numpy()
     return resized
+
+
+def _centre(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The central part of images, at most this high and wide; at least two pixels, for images smaller than one."""
+    h, w = pixels.shape[2:]
+    rows, columns = min(h, max(height, 2)), min(w, max(width, 2))
+    top, left = (h - rows) // 2, (w - columns) // 2
+    return np.ascontiguousarray(pixels[:, :, top:top + rows, left:left + columns])
 
 
 def to_channels(pixels: UInt8[np.ndarray, "n c h w"], channels: int) -> UInt8[np.ndarray, "n c2 h w"]:

@@ -6,7 +6,8 @@ x_hat = x + gamma c s, with s a binary mask, the same for all images, and c ~ Un
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from jaxtyping import Bool
 
 from scorelens.data.array_cache import shared
 from scorelens.data.images import ImageSet
+from scorelens.files import read_file
 from scorelens.types import ScorelensError
 
 SPLITS = ("train", "test", "all")
@@ -71,22 +73,38 @@ def check_draw(limit: int | None, seed: int) -> None:
 
 def only_classes(images: ImageSet, classes: Sequence[int | str]) -> ImageSet:
     """The images of these classes, given by label or name; labels and class names are unchanged."""
-    if images.labels is None:
-        raise ScorelensError(f"{images.name} has no labels, so classes cannot be selected")
-    named = {name: label for label, name in enumerate(images.class_names)}
-    known = named or {str(label): int(label) for label in np.unique(images.labels)}
-    labels = [_label(images.name, wanted, known) for wanted in classes]
-    indices = np.flatnonzero(np.isin(images.labels, labels))
+    indices = np.flatnonzero(np.isin(_labels(images), find_classes(images, classes)))
     if not len(indices):
         raise ScorelensError(f"{images.name}: no images of the classes {list(classes)} in the split {images.split!r}")
     return images.subset(indices, classes=list(classes))
+
+
+def class_list(images: ImageSet) -> tuple[str, ...]:
+    """The names of the classes 0 ... K - 1; classes without a name are called by their number."""
+    labels = _labels(images)
+    if labels.min() < 0:
+        raise ScorelensError(f"{images.name}: classes must be numbered from 0, got the label {labels.min()}")
+    return images.class_names or tuple(map(str, range(int(labels.max()) + 1)))
+
+
+def find_classes(images: ImageSet, classes: Iterable[int | str]) -> list[int]:
+    """The labels of these classes, given by label or name."""
+    named = {name: label for label, name in enumerate(images.class_names)}
+    known = named or {str(label): int(label) for label in np.unique(_labels(images))}
+    return [_label(images.name, wanted, known) for wanted in classes]
+
+
+def _labels(images: ImageSet) -> np.ndarray:
+    if images.labels is None:
+        raise ScorelensError(f"{images.name} has no labels, so it has no classes")
+    return images.labels
 
 
 def _label(source: str, wanted: int | str, known: Mapping[str, int]) -> int:
     """The label of a class given by name or label; if any class name is a number, numbers are read as names only."""
     if str(wanted) in known:
         return known[str(wanted)]
-    if wanted in known.values() and not any(name.isdigit() for name in known):
+    if str(wanted).isdecimal() and int(wanted) in known.values() and not any(name.isdigit() for name in known):
         return int(wanted)
     raise ScorelensError(f"{source} has no class {wanted!r}; known: {', '.join(known)}")
 
@@ -137,7 +155,7 @@ def _file_mask(path: Path, size: tuple[int, int]) -> Bool[np.ndarray, "h w"]:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        image = Image.open(path.expanduser()).convert("L")
+        image = Image.open(io.BytesIO(read_file(path.expanduser()))).convert("L")
     except (OSError, UnidentifiedImageError) as error:
         raise ScorelensError(f"the mark {path} is neither a single letter nor a readable image file") from error
     if image.size != (size[1], size[0]):

@@ -10,15 +10,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from scorelens.data.array_cache import cached_path, new_array, open_array
+from scorelens.data.array_cache import cached_path, find_array, new_array
 from scorelens.data.decode import Undecodable, decode, has_colour, undecodable
 from scorelens.data.edits import empty_split
 from scorelens.data.images import ImageSet, Request
-from scorelens.files import write_json
+from scorelens.entries import find_entry, new_entry
 from scorelens.progress import track
 from scorelens.types import ScorelensError
 
@@ -81,15 +81,21 @@ def _decoded(files: Files, names: list[str]) -> tuple[np.ndarray, list[str]]:
     from PIL import Image
 
     path = cached_path(_content_key(files, names))
-    notes = path.with_suffix(".json")
-    if not (path.exists() and notes.exists()):
+    notes, stored = find_entry(path.with_suffix(".json")), find_array(path)
+    if notes is not None and stored is not None:
+        skipped = json.loads(notes.read_text())["skipped"]
+    else:
         with warnings.catch_warnings():
             warnings.simplefilter("error", Image.DecompressionBombWarning)  # huge images are errors, in all threads
-            write_json(notes, {"skipped": _fill_cache(files, names, path)})
-    skipped = json.loads(notes.read_text())["skipped"]
+            skipped = _fill_cache(files, names, path)
+        with new_entry(path.with_suffix(".json")) as temporary:
+            temporary.write_text(json.dumps({"skipped": skipped}))
+        stored = find_array(path)
     if skipped and not files.request.skip_bad:
         raise BadFiles(files.request.source, skipped)
-    return open_array(path), skipped
+    if stored is None or len(stored) + len(skipped) != len(names):
+        raise ScorelensError(f"{path} changed while it was read; run again")
+    return stored, skipped
 
 
 def _content_key(files: Files, names: list[str]) -> str:
@@ -123,7 +129,7 @@ def _decode_to(path: Path, files: Files, names: list[str]) -> None:
     def decoded(name: str) -> np.ndarray | None:
         return files.apply(lambda data: decode(data, size, channels), name)
 
-    def write(row: int) -> tuple | None:
+    def write(row: int) -> tuple[int, ...] | None:
         pixels = decoded(names[row])
         if pixels is not None and pixels.shape == array.shape[1:]:
             array[row] = pixels
@@ -136,7 +142,7 @@ def _decode_to(path: Path, files: Files, names: list[str]) -> None:
         _check_shapes(source, names, _in_parallel(write, range(len(names)), "decoding"))
 
 
-def _check_shapes(source: str, names: list[str], shapes: list[tuple | None]) -> None:
+def _check_shapes(source: str, names: list[str], shapes: list[tuple[int, ...] | None]) -> None:
     bad = [name for name, shape in zip(names, shapes, strict=True) if shape is None]
     if bad:
         raise BadFiles(source, bad)
@@ -147,7 +153,7 @@ def _check_shapes(source: str, names: list[str], shapes: list[tuple | None]) -> 
                              "resolution to scale them to")
 
 
-def _in_parallel(work: Callable[..., T], items: Sequence, label: str) -> list[T]:
+def _in_parallel(work: Callable[..., T], items: Sequence[Any], label: str) -> list[T]:
     """[work(item) for item in items] in threads (Pillow and hashlib release the GIL), with a progress bar."""
     with ThreadPoolExecutor(WORKERS) as pool:
         try:

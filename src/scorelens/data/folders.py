@@ -1,9 +1,14 @@
-"""Image files in folders and zips (subfolders are classes, `train` and `test` above them splits) and hub datasets."""
+"""Image files in folders and zips (subfolders are classes, `train` and `test` above them splits) and hub datasets.
+
+A dataset.json beside the images, as EDM's dataset_tool writes it, gives their classes instead of the subfolders.
+"""
 
 from __future__ import annotations
 
+import json
 import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import ModuleType
 from typing import Any
@@ -14,7 +19,11 @@ from scorelens.data.decode import EXTENSIONS
 from scorelens.data.edits import seeded_test
 from scorelens.data.filesets import Files, load_files
 from scorelens.data.images import ImageSet, Request
+from scorelens.files import read_file
 from scorelens.types import ScorelensError
+
+LARGEST = 2**28  # bytes of an image file
+EDM_LABELS = "dataset.json"  # beside the images in a dataset prepared for EDM, EDM2 or StyleGAN
 
 
 def load_folder(request: Request) -> ImageSet:
@@ -28,7 +37,7 @@ def load_folder(request: Request) -> ImageSet:
         names = [path.relative_to(folder).as_posix() for path in _walk(folder, set())]
     except OSError as error:
         raise ScorelensError(f"{source}: cannot read {error.filename}: {error.strerror}") from error
-    return load_files(_files(request, names, lambda name: (folder / name).read_bytes()))
+    return load_files(_files(request, names, lambda name: read_file(folder / name)))
 
 
 def load_zip(request: Request) -> ImageSet:
@@ -44,7 +53,20 @@ def load_zip(request: Request) -> ImageSet:
         tops = {_top(name) for name in _image_names(archive.namelist())}
         wrapper = f"{tops.pop()}/" if len(tops) == 1 and not tops & {"", "train", "test"} else ""
         names = [name.removeprefix(wrapper) for name in archive.namelist()]
-        return load_files(_files(request, names, lambda name: archive.read(wrapper + name)))
+        return load_files(_files(request, names, lambda name: _member(archive, wrapper + name)))
+
+
+def _member(archive: zipfile.ZipFile, name: str) -> bytes:
+    """The bytes of a file in a zip, unless they are more than those of any image: a few kB can expand to gigabytes."""
+    if archive.getinfo(name).file_size > LARGEST:
+        raise OSError(f"{name} expands to more than {LARGEST / 2**20:,.0f} MiB")
+    return archive.read(name)
+
+
+def load_tiny_imagenet(request: Request) -> ImageSet:
+    """Load Tiny-ImageNet from train.zip, or from its folders."""
+    archive = request.path / "train.zip"
+    return load_zip(replace(request, location=str(archive))) if archive.exists() else load_folder(request)
 
 
 def load_hub(request: Request) -> ImageSet:
@@ -68,7 +90,7 @@ def load_hub(request: Request) -> ImageSet:
     def read(name: str) -> bytes:
         part, row = name.split("/")
         stored = undecoded[part][int(row)][image]
-        return stored["bytes"] or Path(stored["path"]).read_bytes()
+        return stored["bytes"] or read_file(Path(stored["path"]))
 
     if label is None:
         return load_files(Files(request, names, read, test))
@@ -105,10 +127,18 @@ def _image_names(names: list[str]) -> list[str]:
 
 
 def _files(request: Request, names: list[str], read: Callable[[str], bytes]) -> Files:
-    """The splits and classes of image files, from their names."""
+    """The splits and classes of image files, from their names, or the classes from EDM's dataset.json."""
+    labels = _edm_labels(request.source, read) if EDM_LABELS in names else None
     names = _image_names(names)
     if not names:
         raise ScorelensError(f"{request.source}: no images found (files ending in {' '.join(EXTENSIONS)})")
+    if labels is not None:
+        missing = [name for name in names if name not in labels]
+        if labels and missing:
+            raise ScorelensError(f"{request.source}: {EDM_LABELS} has no label for {len(missing)} images, e.g. "
+                                 f"{missing[0]}")
+        numbers = np.array([labels[name] for name in names], np.int64) if labels else None
+        return Files(request, names, read, seeded_test(len(names)), numbers)
     tops = {_top(name) for name in names}
     splits, others = sorted(tops & {"train", "test"}), sorted(tops - {"train", "test"})
     if not splits:
@@ -119,6 +149,18 @@ def _files(request: Request, names: list[str], read: Callable[[str], bytes]) -> 
     names.sort(key=lambda name: _top(name) == "test")  # stable: train first, each split in order
     test = np.array([_top(name) == "test" for name in names])
     return Files(request, names, read, test, *_classes([name.partition("/")[2] for name in names]))
+
+
+def _edm_labels(source: str, read: Callable[[str], bytes]) -> dict[str, int]:
+    """The label of each image, by EDM's dataset.json; empty if it has no labels. Folders are not classes there."""
+    try:
+        rows = json.loads(read(EDM_LABELS)).get("labels") or []
+        labels = {str(name): label for name, label in rows}
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise ScorelensError(f"{source}: {EDM_LABELS} is not a list of labels as EDM writes it: {error}") from error
+    if not all(isinstance(label, int) for label in labels.values()):
+        raise ScorelensError(f"{source}: the labels in {EDM_LABELS} must be whole numbers")
+    return labels
 
 
 def _classes(names: list[str]) -> tuple[np.ndarray | None, tuple[str, ...]]:

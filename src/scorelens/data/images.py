@@ -1,7 +1,7 @@
 """ImageSet: the training images that everything is derived from; and the request to load them.
 
 Pixels are uint8 [N, C, H, W], in memory or memory-mapped. Images edited beyond the range of bytes are float32, on the
-scale of [-1, 1] but not clipped to it.
+scale of [-1, 1] but not clipped to it; so are latents.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.types import ScorelensError, Shape
+
+if TYPE_CHECKING:
+    from scorelens.data.latents import Autoencoder
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +34,7 @@ class ImageSet:
     labels: np.ndarray | None = None  # int64 [N]
     class_names: tuple[str, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)  # how the set was made: limit, seed, skipped files, ...
+    autoencoder: Autoencoder | None = None  # which encoded the images, if these are latents
 
     def __post_init__(self) -> None:
         if self.pixels.dtype not in (np.uint8, np.float32) or self.pixels.ndim != 4:
@@ -48,6 +52,10 @@ class ImageSet:
     def shape(self) -> Shape:
         """(C, H, W)"""
         return tuple(self.pixels.shape[1:])
+
+    def pictures(self, x: Tensor) -> Tensor:
+        """Images of this kind [n, C, H, W] as they are shown: latents are decoded, others returned."""
+        return x if self.autoencoder is None else self.autoencoder.decode(x)
 
     @property
     def dim(self) -> int:

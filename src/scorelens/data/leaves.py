@@ -11,7 +11,7 @@ import hashlib
 import numpy as np
 from jaxtyping import Float32, Int, UInt8
 
-from scorelens.data.array_cache import cached_path, new_array, open_array
+from scorelens.data.array_cache import cached_array, cached_path
 from scorelens.data.images import ImageSet, Request
 from scorelens.progress import track
 
@@ -44,10 +44,7 @@ def dead_leaves(count: int, size: tuple[int, int] = (32, 32), channels: int = 3,
         return _render_all(np.empty(shape, np.uint8), numbers, seed)
     recipe = repr((CACHE_VERSION, np.__version__, RADII, DISCS, numbers[:10].tolist(), shape, seed))
     path = cached_path(f"leaves-{hashlib.sha256(recipe.encode()).hexdigest()}")
-    if not path.exists():
-        with new_array(path, shape) as array:
-            _render_all(array, numbers, seed)
-    return open_array(path)
+    return cached_array(path, shape, lambda array: _render_all(array, numbers, seed))
 
 
 def _render_all(pixels: UInt8[np.ndarray, "n c h w"], numbers: Int[np.ndarray, " n"],

@@ -6,17 +6,22 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
+
+from torch import nn
 
 from scorelens.data.array_cache import shared
 from scorelens.data.arrays import load_cifar10, load_digits, load_mnist, load_npz
 from scorelens.data.decode import resize, to_channels
 from scorelens.data.edits import SPLITS, check_draw, limited, only_classes, with_flips
-from scorelens.data.folders import load_folder, load_hub, load_zip
+from scorelens.data.folders import load_folder, load_hub, load_tiny_imagenet, load_zip
 from scorelens.data.images import ImageSet, Request
+from scorelens.data.latents import Autoencoder, encode_images
 from scorelens.data.leaves import load_leaves
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
+LARGEST_SIDE = 8192  # pixels
 CHANNELS = {"1": 1, "grayscale": 1, "3": 3, "rgb": 3}
 
 
@@ -59,10 +64,15 @@ SOURCES: dict[str, Source] = {
         load_folder, "faces of cats, 64x64 colour", "download.sh afhq-dataset of "
         "https://github.com/clovaai/stargan-v2, its cats scaled to 64x64, as ROOT/afhq-cats64/*.jpg",
         "root", "afhq-cats64"),
+    "tiny-imagenet": Source(
+        load_tiny_imagenet, "100,000 photographs of 200 classes, 64x64 colour", "the training images of "
+        "http://cs231n.stanford.edu/tiny-imagenet-200.zip, a folder for each class, in ROOT/tiny-imagenet64 or in "
+        "ROOT/tiny-imagenet64/train.zip", "root", "tiny-imagenet64", split="all"),
     "folder": Source(
         load_folder, "image files; subfolders are classes, train/ and test/ above them are splits", "folder:PATH",
         "path"),
-    "zip": Source(load_zip, "image files in a zip, laid out as in a folder", "zip:PATH", "path"),
+    "zip": Source(
+        load_zip, "image files in a zip, laid out as in a folder, or with EDM's dataset.json", "zip:PATH", "path"),
     "npz": Source(
         load_npz, "numpy arrays: images, uint8 [N,H,W] or [N,H,W,C], and optionally labels", "npz:PATH", "path",
         split="all"),
@@ -74,7 +84,9 @@ SOURCES: dict[str, Source] = {
 def load_images(source: str, *, root: str | Path | None = None, split: str | None = None, limit: int | None = None,
                 seed: int = 0, classes: Sequence[int | str] | None = None,
                 resolution: int | Sequence[int] | None = None, channels: int | str | None = None, flips: bool = False,
-                skip_bad: bool = False, download: bool = False) -> ImageSet:
+                skip_bad: bool = False, download: bool = False,
+                autoencoder: str | Path | nn.Module | Autoencoder | None = None,
+                latent_dtype: Literal["float32", "float16"] = "float32") -> ImageSet:
     """Load images from a source, e.g. "digits", "cifar10" or "folder:PATH" (`SOURCES` lists all).
 
     Args:
@@ -89,6 +101,9 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         flips: add the mirror image of each.
         skip_bad: leave out files that cannot be decoded; the record lists them.
         download: fetch the dataset (mnist, fashion-mnist, cifar10) if it is not under `root`.
+        autoencoder: encode the images once with this AutoencoderKL or AutoencoderTiny: its folder, that of a pipeline
+            which contains it, or the module. The result is an ImageSet of latents, in the units of latent diffusion.
+        latent_dtype: of the cached latents.
     """
     entry, location = _find(source, root)
     check_draw(limit, seed)
@@ -109,7 +124,8 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         images = _converted(limited(images, limit, seed), request)
         return with_flips(images) if flips else images
 
-    return shared(load)
+    images = shared(load)
+    return images if autoencoder is None else encode_images(images, autoencoder, latent_dtype)
 
 
 def _find(source: str, root: str | Path | None) -> tuple[Source, str]:
@@ -134,6 +150,8 @@ def _size(resolution: int | Sequence[int] | None) -> tuple[int, int] | None:
     size = (resolution, resolution) if isinstance(resolution, int) else tuple(resolution)
     if len(size) != 2 or not all(isinstance(side, int) and side >= 1 for side in size):
         raise ScorelensError(f"resolution must be a positive number or a pair (H, W) of them, got {resolution!r}")
+    if max(size) > LARGEST_SIDE:
+        raise ScorelensError(f"resolution must be at most {LARGEST_SIDE:,}, got {max(size):,}")
     return size[0], size[1]
 
 

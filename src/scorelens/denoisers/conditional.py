@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
 from scorelens.types import Denoiser, ScorelensError
-from scorelens.validation import by_level, check_levels, merge_groups
+from scorelens.validation import by_level, check_levels, merge_groups, outputs_at
 
 Label = int | str
 
@@ -25,12 +27,20 @@ class ByClass:
     models: dict[Label, Denoiser]
 
     def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        return self._merged(lambda model, some, level: model(some, level), z, sigma)
+
+    def at(self, z: Tensor, sigma: float | Tensor, coordinates: Int[Tensor, "k"]) -> Float[Tensor, "b k"]:
+        """x0_hat at some of its coordinates."""
+        return self._merged(partial(outputs_at, coordinates=coordinates), z, sigma)
+
+    def _merged(self, call: Callable[[Denoiser, Tensor, float], Tensor], z: Tensor, sigma: float | Tensor) -> Tensor:
         if len(z) != len(self.labels):
             raise ScorelensError(f"{len(self.labels)} labels were given for {len(z)} noisy images; give one for each")
         groups = [(torch.tensor([k for k, given in enumerate(self.labels) if given == label]), model)
                   for label, model in self.models.items()]
         levels = check_levels(sigma, len(z))
-        return merge_groups(((rows, by_level(model, z[rows], levels[rows])) for rows, model in groups), dim=0)
+        return merge_groups(((rows, by_level(partial(call, model), z[rows], levels[rows])) for rows, model in groups),
+                            dim=0)
 
 
 def by_class(images: ImageSet, labels: Sequence[Label], build: Callable[[ImageSet], Denoiser]) -> ByClass:

@@ -25,20 +25,21 @@ from scorelens.posterior import (
     posterior_mean,
 )
 from scorelens.posterior.patches import Clusters, Patches, cut_patches, fit_clusters, wrapped
+from scorelens.posterior.plans.fused import available
 from scorelens.posterior.sources import Translations
 from scorelens.types import Images, ScorelensError
 from scorelens.validation import merge_groups, per_level, unknown
 
 BANKS = ("circular", "inside")
 Bank = Patches | Clusters
-BOXES_FROM = 320  # coordinates of a patch above which window sums over translated images beat products of patches
+BOXES_FROM = 320  # coordinates of a patch from which window sums over translated images beat products of patches
 
 
 @dataclass(frozen=True)
 class ELS:
     """x0_hat_q = sum_ip softmax_ip(-||patch_q(z) - patch_p(x_i)||^2 / 2 sigma^2) x_ip; z wraps around its border.
 
-    With the circular bank, large patches are computed as windows of translated images.
+    With the circular bank, large patches, and all in the compiled kernel, are windows of translated images.
     """
 
     converges_to_mean: ClassVar[bool] = False  # but to the mean over all pixels
@@ -55,7 +56,8 @@ class ELS:
         if isinstance(bank, Patches) and bank.wrap and bank.indices is None:
             if size is None:
                 return self._mean(Posterior(WholeImage(), WholeOutput(), Translations(self.images)), z, sigma)
-            if bank.dim >= BOXES_FROM and size <= min(h, w):
+            compiled = available(z) and not (torch.is_grad_enabled() and z.requires_grad)
+            if (compiled or bank.dim >= BOXES_FROM) and size <= min(h, w):
                 windows = Windows(self.images.shape, size, "wrap")
                 return self._mean(Posterior(windows, AllChannels(c), Translations(self.images)), z, sigma)
         batch = max(1, self.memory // (4 * h * w * bank_patches(bank).dim))

@@ -29,7 +29,7 @@ from scorelens.posterior.sources import Translations
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks, wiener_matrix
 from scorelens.timings import phase
 from scorelens.types import ScorelensError
-from scorelens.validation import per_level, unknown
+from scorelens.validation import check_memory, per_level, unknown
 
 MASK_MEMORY = 2 * 2**30  # bytes of masks to cache, over noise levels
 SOFTMAXES = ("exact", "batch-mean")
@@ -89,8 +89,9 @@ class Locality:
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
              components: int | None = None, softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
-             stats: GaussianStats | None = None, plan: Literal["auto", "dense", "sparse", "differences"] = "auto",
-             tolerance: float | None = None, memory: int = MEMORY) -> Locality:
+             stats: GaussianStats | None = None, tolerance: float | None = None,
+             plan: Literal["auto", "dense", "sparse", "differences", "fused"] = "auto",
+             memory: int = MEMORY) -> Locality:
     """The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
     that the Wiener filter uses for it.
 
@@ -118,6 +119,7 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         raise unknown("softmax", softmax, SOFTMAXES)
     if softmax_batch < 1:
         raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
+    check_masks(images)
     moments = (stats or fit_gaussian(images, components=components)).truncated(rank, energy)
 
     @lru_cache(maxsize=max(1, MASK_MEMORY // images.dim**2))
@@ -126,6 +128,15 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
 
     return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory,
                     tolerance=tolerance)
+
+
+def check_masks(images: ImageSet) -> None:
+    """Raise before anything is computed if one mask for each of the D outputs does not fit into memory."""
+    try:
+        check_memory(images.dim**2, f"a mask for each of the {images.dim:,} outputs")
+    except ScorelensError as error:
+        raise ScorelensError(f"{images.name}: {error}; choose a smaller resolution, or a method without masks, such as "
+                             "wiener with components") from error
 
 
 def soft_locality(images: ImageSet, *, temperature: float = 1.0, stats: GaussianStats | None = None,

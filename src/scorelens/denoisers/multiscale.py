@@ -15,7 +15,7 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.locality import Locality, locality
 from scorelens.denoisers.selection import held_out, held_out_predictions, nearest_level
-from scorelens.posterior import MEMORY
+from scorelens.posterior import MEMORY, Masks, OwnOutput, Posterior, posterior_mean
 from scorelens.statistics import fit_gaussian
 from scorelens.validation import at_least_float32, per_level
 
@@ -31,24 +31,28 @@ class Multiscale:
     images: ImageSet
     scales: tuple[Locality, ...]
     weights: Callable[[float], Float[Tensor, "k"]]  # at sigma
+    stacked: Callable[[float], Posterior]  # at sigma: of all thresholds that have a weight, one after another
+    temperature: float = 1.0
+    memory: int = MEMORY
 
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
-        return self._mixed(sigma, lambda scale: scale(at_least_float32(z), sigma)).to(z.dtype)
+        weights = self.weights(sigma)
+        means = posterior_mean(self.stacked(sigma), at_least_float32(z), sigma, temperature=self.temperature,
+                               memory=self.memory).flatten(1).unflatten(1, (-1, self.images.dim))  # [B, k, D]
+        return torch.einsum("k, bkd -> bd", weights[weights > 0].to(means), means).to(z.dtype).view(z.shape)
 
     @per_level
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        return self._mixed(sigma, lambda scale: scale.at(at_least_float32(z), sigma, pixels)).to(z.dtype)
+        pairs = zip(self.weights(sigma).tolist(), self.scales, strict=True)
+        return torch.stack([weight * scale.at(at_least_float32(z), sigma, pixels)
+                            for weight, scale in pairs if weight > 0]).sum(dim=0).to(z.dtype)
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The weight of each threshold, at each noise level."""
         return [{"sigma": sigma, "weights": dict(zip(map(str, THRESHOLDS), self.weights(sigma).tolist(), strict=True))}
                 for sigma in sigmas]
-
-    def _mixed(self, sigma: float, predict: Callable[[Locality], Tensor]) -> Tensor:
-        pairs = zip(self.weights(sigma).tolist(), self.scales, strict=True)
-        return torch.stack([weight * predict(scale) for weight, scale in pairs if weight > 0]).sum(dim=0)
 
 
 def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMORY) -> Multiscale:
@@ -77,7 +81,15 @@ def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMO
         builders = {f"{name}, threshold {threshold}": partial(scale, k=k) for k, threshold in enumerate(THRESHOLDS)}
         return convex_weights(held_out_predictions(images, level, builders), held_out(images).truth())
 
-    return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)))
+    @lru_cache(maxsize=1)
+    def stacked(sigma: float) -> Posterior:
+        """Masks of rising thresholds are nested: each mask differs little from that of the threshold before it."""
+        (c, h, w), used = images.shape, weights(nearest_level(sigma)).nonzero()[:, 0].tolist()
+        keep = torch.cat([scales(images)[k].masks(sigma).keep for k in used])
+        outputs = torch.arange(images.dim).repeat(len(used))
+        return Posterior(Masks(keep, (len(used) * c, h, w)), OwnOutput(outputs), images)
+
+    return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)), stacked, temperature, memory)
 
 
 def convex_weights(predictions: Float[Tensor, "k n q"], truth: Float[Tensor, "n q"]) -> Float[Tensor, "k"]:

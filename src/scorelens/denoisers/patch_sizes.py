@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
+from scorelens.files import read_file
 from scorelens.noise import ddim_sigmas
 from scorelens.posterior.patches import Window
 from scorelens.types import ScorelensError, Shape
@@ -71,9 +72,14 @@ def _numbers(text: str) -> int | list[int]:
 
 def _calibrated(path: Path) -> tuple[list[float], list[int]]:
     try:
-        table = json.loads(path.read_text())
-        return [float(sigma) for sigma in table["sigmas"]], [int(size) for size in table["sizes"]]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        table = json.loads(read_file(path))
+        sigmas, sizes = [float(sigma) for sigma in table["sigmas"]], [int(size) for size in table["sizes"]]
+        if not sizes or len(sizes) != len(sigmas) or min(sizes) < 1 or sizes != list(table["sizes"]):
+            raise ValueError(f"{len(sigmas)} noise levels and sizes {sizes[:5]}, which must be whole numbers from 1")
+        if not all(0 < sigma < math.inf for sigma in sigmas):
+            raise ValueError("a noise level is not a finite number > 0")
+        return sigmas, sizes
+    except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         raise ScorelensError(f"{path} is not a calibration: {error!r}; `scorelens calibrate` writes one") from error
 
 

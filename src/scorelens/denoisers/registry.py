@@ -6,10 +6,12 @@ Other packages add denoisers through the entry-point group "scorelens.denoisers"
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+import math
+import types
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
@@ -27,12 +29,20 @@ from scorelens.denoisers.measured import measured
 from scorelens.denoisers.multiscale import multiscale
 from scorelens.denoisers.optimal import nearest, optimal
 from scorelens.denoisers.pspc import pspc_flex, pspc_square
-from scorelens.denoisers.selection import selected, selected_options
+from scorelens.denoisers.selection import CANDIDATES, selected, selected_options
 from scorelens.denoisers.smoothed import smoothed
 from scorelens.denoisers.wiener import wiener
-from scorelens.types import Denoiser
+from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import unknown
 
+UNIONS = (Union, types.UnionType)
+PLAIN: dict[Any, tuple[str, Callable[[Any], bool]]] = {  # the types of options, in words, and whether a value is one
+    bool: ("true or false", lambda value: isinstance(value, bool)),
+    int: ("a whole number", lambda value: isinstance(value, int) and not isinstance(value, bool)),
+    float: ("a finite number", lambda value: isinstance(value, int | float) and not isinstance(value, bool)
+            and math.isfinite(value)),
+    str: ("text", lambda value: isinstance(value, str)),
+}
 GROUP = "scorelens.denoisers"  # of entry points
 
 DENOISERS: dict[str, Callable[..., Denoiser]] = {
@@ -79,6 +89,24 @@ def denoiser_options(name: str) -> dict[str, inspect.Parameter]:
     return dict(list(inspect.signature(find_builder(name)).parameters.items())[1:])
 
 
+def check_options(name: str, builder: Callable[..., Denoiser], options: Mapping[str, Any]) -> None:
+    """Raise if a number, text or flag is not of the type of its option; other objects are left to the builder."""
+    hints = get_type_hints(builder if inspect.isfunction(builder) else builder.__init__)
+    for option, value in options.items():
+        members = get_args(hints.get(option)) if get_origin(hints.get(option)) in UNIONS else (hints.get(option),)
+        if members == (None,) or not isinstance(value, bool | int | float | str):
+            continue
+        if option in CANDIDATES and value == "auto":
+            continue
+        choices = [choice for member in members if get_origin(member) is Literal for choice in get_args(member)]
+        if choices and value not in choices and not {str, type(value)} & set(members):
+            raise unknown(f"{option} of {name}", str(value), map(str, choices))
+        plain = [member for member in members if member in PLAIN]
+        if not choices and not any(PLAIN[member][1](value) for member in plain):
+            expected = " or ".join(PLAIN[member][0] for member in plain) or "an object, from Python"
+            raise ScorelensError(f"{name}: {option} must be {expected}, got {value!r}")
+
+
 def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | None = None,
                    labels: Sequence[Label] | None = None, **options: Any) -> Denoiser:
     """Build a closed-form denoiser of these images. Unknown options raise.
@@ -96,6 +124,7 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
         if option not in known:
             raise unknown(f"option of {name}", option, known)
     builder = find_builder(name)
+    check_options(name, builder, options)
     build: Callable[[ImageSet], Denoiser] = partial(builder, **options)
     if selected_options(options):
         build = partial(selected, name=name, builder=builder, options=options)

@@ -60,8 +60,12 @@ def _small(side: int) -> Preset:
 PRESETS: dict[str, Callable[[int], Preset]] = {"paper": _paper, "small": _small}
 
 
-def unet(shape: Shape, sizes: Preset, dropout: float, attention: bool = False) -> nn.Module:
-    """DDPM's U-Net (Ho et al. 2020), with self-attention at the coarse levels and in the middle block, or nowhere."""
+def unet(shape: Shape, sizes: Preset, dropout: float, classes: int | None = None,
+         attention: bool = False) -> nn.Module:
+    """DDPM's U-Net (Ho et al. 2020), with self-attention at the coarse levels and in the middle block, or nowhere.
+
+    Conditional on `classes`, it has an embedding for each of them and one more for the null class, the last.
+    """
     from diffusers import UNet2DModel
 
     channels, height, width = shape
@@ -70,34 +74,42 @@ def unet(shape: Shape, sizes: Preset, dropout: float, attention: bool = False) -
     return UNet2DModel(
         sample_size=height if height == width else (height, width), in_channels=channels, out_channels=channels,
         block_out_channels=widths, layers_per_block=sizes.blocks, norm_num_groups=sizes.groups, dropout=dropout,
-        add_attention=attention,
+        add_attention=attention, num_class_embeds=None if classes is None else classes + 1,
         down_block_types=tuple("AttnDownBlock2D" if a else "DownBlock2D" for a in attends),
         up_block_types=tuple("AttnUpBlock2D" if a else "UpBlock2D" for a in reversed(attends)))
 
 
-def dit(shape: Shape, sizes: Preset, dropout: float) -> nn.Module:
-    """A diffusion transformer (Peebles & Xie 2023) on 2x2 patches, always called with the null class."""
+def dit(shape: Shape, sizes: Preset, dropout: float, classes: int | None = None) -> nn.Module:
+    """A diffusion transformer (Peebles & Xie 2023) on 2x2 patches; without classes, it is given the null one."""
     from diffusers import DiTTransformer2DModel
 
     if shape[1] != shape[2] or shape[1] % 2:
         raise ScorelensError(f"a DiT needs square images of even side, not {shape[1]}x{shape[2]}; "
                              "choose another with --resolution, or --network unet")
     layers, heads, width = sizes.dit
-    return DiTTransformer2DModel(
+    model = DiTTransformer2DModel(
         sample_size=shape[1], patch_size=2, in_channels=shape[0], out_channels=shape[0], num_layers=layers,
-        num_attention_heads=heads, attention_head_dim=width, dropout=dropout, num_embeds_ada_norm=1)
+        num_attention_heads=heads, attention_head_dim=width, dropout=dropout,
+        num_embeds_ada_norm=classes or 1)
+    for block in model.transformer_blocks:  # labels are dropped by the training, the same for all blocks
+        block.norm1.emb.class_embedder.dropout_prob = 0.0
+    return model
 
 
-ARCHITECTURES: dict[str, Callable[[Shape, Preset, float], nn.Module]] = {
+ARCHITECTURES: dict[str, Callable[[Shape, Preset, float, int | None], nn.Module]] = {
     "unet": unet, "unet-attention": partial(unet, attention=True), "dit": dit}
 
 
-def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | None = None) -> nn.Module:
-    """A newly initialized network for images of this shape, an instance of a diffusers class."""
+def build_network(name: str, shape: Shape, *, sizes: Preset, dropout: float | None = None,
+                  classes: int | None = None) -> nn.Module:
+    """A newly initialized network for images of this shape, an instance of a diffusers class.
+
+    With `classes` it is conditional on a class: 0 ... classes - 1, or the null class `classes`.
+    """
     if name not in ARCHITECTURES:
         raise unknown("network", name, ARCHITECTURES)
     require_diffusers()
-    return ARCHITECTURES[name](shape, sizes, sizes.dropout if dropout is None else dropout)
+    return ARCHITECTURES[name](shape, sizes, sizes.dropout if dropout is None else dropout, classes)
 
 
 def require_diffusers() -> None:

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from scorelens.files import write_json
+from scorelens.files import temporary_prefix, write_errors, write_json
 from scorelens.noise import TRAIN_STEPS
 from scorelens.types import ScorelensError
 
 CARD = "card.json"
 MODEL_FOLDERS = ("unet", "transformer", ".")
 SCHEDULER_FOLDERS = (".", "scheduler", "../scheduler")  # relative to the model's folder
-AUTOENCODERS = ("vae", "vqvae", "vqgan", "movq")
+AUTOENCODER, OTHER_AUTOENCODERS = "vae", ("vqvae", "vqgan", "movq")
 PICKLES = (".bin", ".ckpt", ".pt", ".pth", ".pkl")
 WHOLE = re.compile(r"diffusion_pytorch_model(\.(?P<variant>\w+))?\.(?P<kind>safetensors|bin)")  # variant: fp16, ema
 SHARDED = re.compile(r"diffusion_pytorch_model\.(?P<kind>safetensors|bin)\.index(\.(?P<variant>\w+))?\.json")
+FLOATS = ("F16", "BF16", "F32", "F64")  # safetensors' names
 PREDICTION_TYPES = {"epsilon": "epsilon", "x0": "sample", "v": "v_prediction"}  # our names: diffusers'
 
 
@@ -39,20 +41,23 @@ class Folder:
     config: dict[str, Any]
     scheduler: dict[str, Any] | None
     card: dict[str, Any]
+    latent: bool  # the pipeline has an autoencoder
 
 
 def open_folder(path: Path) -> Folder:
     """The parts of a pipeline's or a model's folder; does not load the weights."""
     index = _first_json(path / "model_index.json") or {}
-    for part in AUTOENCODERS:
-        if any(index.get(part) or []):
-            raise ScorelensError(f"{path} is a pipeline with a {part}: it works on latents, Scorelens on pixels")
+    for part in OTHER_AUTOENCODERS:
+        if isinstance(index.get(part), list) and any(index[part]):
+            raise ScorelensError(f"{path} is a pipeline with a {part}; the autoencoders that Scorelens reads are "
+                                 "AutoencoderKL and AutoencoderTiny")
     model = next((path / name for name in MODEL_FOLDERS if (path / name / "config.json").is_file()), None)
     if model is None:
         raise ScorelensError(f"{path} is not a network saved by diffusers: it has neither unet/config.json nor "
                              "transformer/config.json nor config.json")
     scheduler = _first_json(*(model / name / "scheduler_config.json" for name in SCHEDULER_FOLDERS))
-    return Folder(path, model, _read_json(model / "config.json"), scheduler, _first_json(path / CARD) or {})
+    return Folder(path, model, _read_json(model / "config.json"), scheduler, _first_json(path / CARD) or {},
+                  latent=any(index.get(AUTOENCODER) or []))
 
 
 def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
@@ -62,6 +67,7 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
     kind, weights = folder.config["_class_name"], _weights(folder.model, trust_pickle)
     problem = f"the weights in {folder.model} are damaged, incomplete or not of the {kind} in its config.json"
     with _quiet(), one_line(problem):
+        _check_types(folder.model)
         model, info = getattr(diffusers, kind).from_pretrained(
             str(folder.model), use_safetensors=weights["kind"] == "safetensors", variant=weights["variant"],
             local_files_only=True, low_cpu_mem_usage=False, output_loading_info=True)
@@ -69,27 +75,52 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
         if info.get(which):
             keys = sorted(map(str, info[which]))
             raise ScorelensError(f"{problem}: {len(keys)} {which.replace('_', ' ')}, e.g. {keys[0]}")
+    _check_weights(model, problem)
     return model.float()
 
 
-def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False) -> None:
-    """Write a diffusers pipeline to `folder`: unet/ or transformer/, scheduler/, and last model_index.json."""
+def _check_types(folder: Path) -> None:
+    """Raise if weights are stored as integers, which torch would convert without a word."""
+    from safetensors import safe_open
+
+    for path in folder.glob("diffusion_pytorch_model*.safetensors"):
+        with safe_open(path, "pt") as file:
+            for name in file.keys():  # noqa: SIM118
+                if file.get_slice(name).get_dtype() not in FLOATS:
+                    raise ScorelensError(f"{path}: {name} has the type {file.get_slice(name).get_dtype()}; weights are "
+                                         f"{', '.join(FLOATS)}")
+
+
+def _check_weights(model: nn.Module, problem: str) -> None:
+    """Raise if a weight is not finite."""
+    for name, weight in model.named_parameters():
+        if not torch.isfinite(weight).all():
+            raise ScorelensError(f"{problem}: {name} has NaN or infinite values")
+
+
+def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False,
+                   autoencoder: nn.Module | None = None) -> None:
+    """Write a diffusers pipeline to `folder`: unet/ or transformer/, scheduler/, vae/, and last model_index.json."""
     from diffusers import DDIMScheduler
 
     part = "unet" if type(model).__name__ == "UNet2DModel" else "transformer"
-    scheduler = DDIMScheduler(num_train_timesteps=TRAIN_STEPS, prediction_type=PREDICTION_TYPES[prediction])
+    scheduler = DDIMScheduler(num_train_timesteps=TRAIN_STEPS, prediction_type=PREDICTION_TYPES[prediction],
+                              clip_sample=autoencoder is None)
     folder.mkdir(parents=True, exist_ok=True)
-    parts: dict[str, Any] = {part: copy.deepcopy(model).half() if half else model, "scheduler": scheduler}
+    models = {part: model, **({AUTOENCODER: autoencoder} if autoencoder is not None else {})}
+    parts: dict[str, Any] = {name: copy.deepcopy(each).half() if half else each for name, each in models.items()}
+    parts["scheduler"] = scheduler
     for name, saved in parts.items():
-        partial = Path(tempfile.mkdtemp(dir=folder, prefix=f".{name}."))
-        saved.save_pretrained(partial)
+        partial = Path(tempfile.mkdtemp(dir=folder, prefix=temporary_prefix(folder / name)))
+        with write_errors(folder / name):
+            saved.save_pretrained(partial)
         for path in partial.glob("*.json"):  # without the path that diffusers records for a model loaded from disk
             write_json(path, {key: value for key, value in _read_json(path).items() if key != "_name_or_path"})
         partial.chmod(0o755)
         shutil.rmtree(folder / name, ignore_errors=True)  # left by an interrupted export
         partial.rename(folder / name)
     write_json(folder / "model_index.json", {
-        "_class_name": "DDIMPipeline", part: ["diffusers", type(model).__name__],
+        "_class_name": "DDIMPipeline", **{name: ["diffusers", type(each).__name__] for name, each in models.items()},
         "scheduler": ["diffusers", "DDIMScheduler"]})
 
 
@@ -112,7 +143,7 @@ def _first_json(*paths: Path) -> dict[str, Any] | None:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ScorelensError(f"{path} cannot be read as JSON: {error}") from error
     if not isinstance(content, dict):
         raise ScorelensError(f"{path} contains a JSON {type(content).__name__}, not an object")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
+from torch import nn
 
 from scorelens import progress
+from scorelens.data.edits import class_list
 from scorelens.data.images import ImageSet
-from scorelens.files import fresh_folder, resumable_folder, write_json
+from scorelens.files import damaged, fresh_folder, read_json, resumable_folder, write_json
 from scorelens.networks.adapters import Network
 from scorelens.networks.architectures import Prediction
 from scorelens.networks.architectures import preset as preset_for
@@ -59,7 +62,7 @@ class Training:
     @property
     def losses(self) -> list[float]:
         """The loss of every step."""
-        losses: list[float] = json.loads((self.folder / "losses.json").read_text())
+        losses: list[float] = json.loads((self.folder / "losses.json").read_text(encoding="utf-8"))
         return losses
 
     def table(self) -> str:
@@ -85,9 +88,11 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
           preset: Literal["small", "paper"] = "small", prediction: Literal["epsilon", "x0", "v"] | None = None,
           weighting: float | None = None, epochs: float | None = None, minutes: float | None = None, batch: int = 32,
           learning_rate: float | None = None, dropout: float | None = None, ema: float | None = None, seed: int = 0,
+          conditional: bool = False, label_dropout: float = 0.1,
           precision: Literal["auto", "float32", "bfloat16"] = "auto", start: str | None = None, snapshots: int = 0,
           save_seconds: float = 60.0, device: torch.device | str = "cpu",
-          on_resume: Callable[[int, int], None] = lambda step, steps: None) -> Training:
+          on_resume: Callable[[int, int], None] = lambda step, steps: None,
+          on_step: Callable[[int, float], None] = lambda step, loss: None) -> Training:
     """Train a reference network; the same call resumes an interrupted training.
 
     Args:
@@ -105,19 +110,26 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
         dropout: by default the preset's.
         ema: decay of the averaged weights, by default the preset's.
         seed: of the initialization, the order of the images and the noise.
+        conditional: train on the classes of the images, so that the network can be guided.
+        label_dropout: share of the images that a conditional network sees without their class (as the null class).
         precision: auto is bfloat16 if the device supports it natively, else float32.
-        start: initial weights: a name of the zoo or a folder saved by diffusers.
+        start: initial weights: a name of the zoo or a folder saved by diffusers. A conditional network may start from
+            one without classes.
         snapshots: number of intermediate networks to keep, after 1/2, 1/4, ... of the training.
         save_seconds: seconds between checkpoints.
         on_resume: called with the current step and the total when an interrupted training resumes.
+        on_step: called with the number of steps done and the last loss, after every step.
     """
     device, sizes = torch.device(device), preset_for(preset, images.shape)
     target: Prediction = prediction or sizes.prediction
     recipe = Recipe(network, sizes, target, batch, _or(learning_rate, sizes.learning_rate),
                     _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, device),
-                    _or(weighting, sizes.weighting if target == "v" else 0.0))
+                    _or(weighting, sizes.weighting if target == "v" else 0.0), label_dropout if conditional else None)
     length, folder = _length(epochs, minutes, sizes.epochs), Path(folder).expanduser()
-    config = {"data": images.describe(), "preset": preset, **length, **asdict(recipe)}
+    settings = {key: value for key, value in asdict(recipe).items() if value is not None}
+    config = {"data": images.describe(), "preset": preset, **length, **settings}
+    if conditional:
+        config["classes"] = list(class_list(images))
     if start is not None:
         config["start"] = {"name": Path(start).name, "weights": load_network(start).describe()["weights"]}
     with resumable_folder(folder, config, CONFIG):
@@ -127,9 +139,9 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
                 copy_weights(job.state, load_model(open_folder(zoo_folder(start) or Path(start)), trust_pickle=False))
             if job.resume():
                 on_resume(job.state.step, job.steps)
-            job.run(length, save_seconds)
+            job.run(length, save_seconds, on_step)
             finish(job, config, device)
-    return Training(folder, json.loads((folder / CARD).read_text()))
+    return Training(folder, read_json(folder / CARD, "remove it to finish the training again"))
 
 
 @dataclass
@@ -152,13 +164,14 @@ class Job:
         """Load the last checkpoint; returns whether training resumes."""
         if self.checkpoint.exists():
             extra = load_checkpoint(self.checkpoint, self.state)
-            self.steps, self.seconds = int(extra["steps"]), extra["seconds"]
+            with damaged(self.checkpoint, KeyError, ValueError, OverflowError):
+                self.steps, self.seconds = int(extra["steps"]), extra["seconds"]
         return self.state.step > 0
 
     def save(self) -> None:
         save_checkpoint(self.checkpoint, self.state, steps=self.steps, seconds=self.seconds)
 
-    def run(self, length: dict[str, float | None], save_seconds: float) -> None:
+    def run(self, length: dict[str, float | None], save_seconds: float, on_step: Callable[[int, float], None]) -> None:
         """Train to the end with regular checkpoints. Stops on NaN and keeps the last good checkpoint."""
         per_epoch = self.recipe.steps_per_epoch(len(self.images))
         self.steps = self.steps or self._total_steps(length, per_epoch)
@@ -170,9 +183,11 @@ class Job:
             for state in progress.track(states, "training", self.steps, unit="step", first=self.state.step,
                                         note=lambda s: f"loss {s.loss:.4f}, epoch {s.step / per_epoch:.1f}"):
                 self.seconds = time.perf_counter() - started
+                on_step(state.step, state.losses[-1])
                 if state.step in snapshots:
                     folder = self.folder / "snapshots" / f"{state.step:07d}"
-                    export_network(state.averaged, self.recipe.prediction, folder, half=True)
+                    export_network(state.averaged, self.recipe.prediction, folder, half=True,
+                                   autoencoder=_coder(self.images))
                 if time.perf_counter() - saved > save_seconds:
                     self.save()
                     saved = time.perf_counter()
@@ -200,30 +215,39 @@ def finish(job: Job, config: dict[str, Any], device: torch.device) -> None:
     """Write the network as a diffusers folder, the figures, and last the card, which marks the training as complete."""
     from scorelens.report.training import model_card, training_figure
 
-    export_network(job.state.averaged, job.recipe.prediction, job.folder)
+    export_network(job.state.averaged, job.recipe.prediction, job.folder, autoencoder=_coder(job.images))
     images_seen = round(job.steps / job.recipe.steps_per_epoch(len(job.images)) * len(job.images))
     write_json(job.folder / "losses.json", [round(loss, 6) for loss in job.state.losses])
     title = f"{job.recipe.network} on {job.images.name}, {job.recipe.prediction}, seed {job.recipe.seed}"
     training_figure(job.state.losses, job.recipe.batch, title=title).savefig(job.folder / "loss.png", dpi=160)
+    classes = config.get("classes")
     network = load_network(job.state.averaged, parametrization=job.recipe.prediction, schedule=beta_schedule(),
-                           shape=job.images.shape)
+                           shape=job.images.shape, classes=classes, latent=job.images.autoencoder is not None)
+    if classes:
+        network = network.conditional([k % len(classes) for k in range(SAMPLES)])
     with torch.no_grad():
         samples = sample(network, seeded_noise(job.images.shape, range(SAMPLES), device=device), ddim_sigmas(10))
+    samples = replace(samples, images=job.images.pictures(samples.images.cpu()))
     samples.figure(f"{job.folder.name}: samples, 10 steps").savefig(job.folder / "samples.png", dpi=160)
     card = {**config, "steps": job.steps, "images_seen": images_seen, "loss": job.state.loss,
             "seconds": round(job.seconds, 1), "parameters": sum(p.numel() for p in job.state.model.parameters()),
             "environment": environment(device)}
-    (job.folder / "README.md").write_text(model_card(job.folder.name, card))
+    (job.folder / "README.md").write_text(model_card(job.folder.name, card), encoding="utf-8")
     write_json(job.folder / CARD, card)
     job.checkpoint.unlink()
+
+
+def _coder(images: ImageSet) -> nn.Module | None:
+    """The autoencoder of latents, which is saved with a network that works on them."""
+    return None if images.autoencoder is None else images.autoencoder.model
 
 
 def _length(epochs: float | None, minutes: float | None, default: float) -> dict[str, float | None]:
     if epochs is not None and minutes is not None:
         raise ScorelensError("give --epochs or --minutes, not both")
     for name, value in (("epochs", epochs), ("minutes", minutes)):
-        if value is not None and not value > 0:
-            raise ScorelensError(f"{name} must be a number > 0, got {value:g}")
+        if value is not None and not 0 < value < math.inf:
+            raise ScorelensError(f"{name} must be a finite number > 0, got {value:g}")
     return {"epochs": None if minutes is not None else _or(epochs, default), "minutes": minutes}
 
 

@@ -1,4 +1,4 @@
-"""The trained networks of Scorelens: those of the digits in the package, the others in zoo/ of a checkout."""
+"""The trained networks of Scorelens by name: in the package (digits), in a checkout, or downloaded once."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import os
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
+from scorelens.networks.zoo_source import fetched_folders
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def zoo_names() -> list[str]:
-    """Names of the available networks."""
+    """Names of the networks on this machine."""
     return sorted({card.parent.name for folder in _zoo_folders() for card in folder.glob("*/card.json")})
 
 
 def zoo_folder(name: str) -> Path | None:
-    """The folder of the network `name`, or None if it is not in the zoo."""
+    """The folder of the network `name`, or None if it is not on this machine."""
     if name not in zoo_names():
         return None
     return next((folder / name for folder in _zoo_folders() if (folder / name).is_dir()), None)
@@ -28,8 +30,9 @@ def another_seed(name: str, names: Collection[str] | None = None) -> str | None:
 
 
 def _zoo_folders() -> Iterator[Path]:
-    """$SCORELENS_ZOO first, then the package, then the checkout around it."""
+    """$SCORELENS_ZOO first, then the package, the checkout around it, and downloaded networks."""
     if os.environ.get("SCORELENS_ZOO"):
         yield Path(os.environ["SCORELENS_ZOO"]).expanduser()
     yield PACKAGE / "zoo"
     yield PACKAGE.parents[1] / "zoo"
+    yield from fetched_folders()

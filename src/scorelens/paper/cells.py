@@ -16,8 +16,9 @@ from torch import Tensor
 
 from scorelens.analysis.comparison import agreement, originality
 from scorelens.analysis.fields import Trajectories, field_rows, measured_fields, nine_pixels, wiener_fields
+from scorelens.analysis.guidance import Guidance, choose_guidance
 from scorelens.analysis.marks import measure_mark
-from scorelens.analysis.models import build_spec
+from scorelens.analysis.models import Loading, build_spec
 from scorelens.analysis.report_card import heldout_errors, one_step
 from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
@@ -27,13 +28,12 @@ from scorelens.denoisers.locality import Locality
 from scorelens.denoisers.specs import Spec
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
-from scorelens.networks.load import load_network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
-from scorelens.paper.presets import ANOTHER_SEED, Cell, Data
+from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE, Cell, Data
 from scorelens.posterior.sampled import ToleranceWarning
 from scorelens.results import noise_record
-from scorelens.sampling import Samples, sample
+from scorelens.sampling import Samples, Step, sample
 from scorelens.statistics import fit_gaussian
 from scorelens.types import Denoiser, ScorelensError
 
@@ -54,18 +54,19 @@ class Measured:
 
 @dataclass(frozen=True)
 class Resources:
-    """The device, the folder of datasets, and a folder of networks that take precedence over the zoo's."""
+    """The device, the folder of datasets, a folder of networks that take precedence over the zoo's."""
 
     device: torch.device
     root: Path | None = None
     networks: Path | None = None
+    loading: Loading = field(default_factory=Loading)  # of networks outside the zoo
 
     def images(self, data: Data, limit: int | None = None) -> ImageSet:
         return _load_images(data, limit, self.root)
 
     def network(self, name: str, images: ImageSet) -> Network:
         own = self.networks / name if self.networks else None
-        return load_network(own if own is not None and own.is_dir() else name, shape=images.shape)
+        return _load_network(str(own) if own is not None and own.is_dir() else name, images, self.loading)
 
 
 def measure_cell(cell: Cell, resources: Resources) -> Measured:
@@ -181,8 +182,48 @@ def quality(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -
                     {"samples": to_uint8(result.images[:SHOWN])})
 
 
+def guided(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """Guided samples of a method and of the network, from the same noise and of the same classes.
+
+    For the weight 1 also, at each step of the network's trajectory, the cosine between the directions of guidance.
+    """
+    network, options = resources.network(cell.reference, images), dict(cell.method.options)
+    towards = choose_guidance(images, cell.labels, options.pop(GUIDANCE), cell.num)
+    assert towards is not None
+    reference = _guided_samples(resources, cell.reference, cell.data, cell.seeds, cell.steps, towards)
+    spec = Spec(cell.method.denoiser, options)
+    model = build_spec(spec, images, network, towards)
+    result = _sample(model, noise, [step.sigma for step in reference.steps], str(cell.method))
+    metrics = {**agreement(result, reference), "each": _each(result, reference),
+               "seconds_per_image": sum(result.seconds) / cell.num}
+    if towards.weight == 1:
+        metrics["directions"] = _directions(model, build_spec(spec, images, network), network, reference.steps)
+    return Measured(metrics, {"samples": to_uint8(result.images[:SHOWN]),
+                              "reference": to_uint8(reference.images[:SHOWN])})
+
+
+@torch.no_grad()
+def _directions(conditional: Denoiser, unconditional: Denoiser, network: Network,
+                steps: Sequence[Step]) -> list[dict[str, float]]:
+    """Cosine between the formula's c - u and the network's at each step of the conditional network's trajectory."""
+    rows = []
+    for step in steps:
+        theirs = step.x0_hat - network.unconditional()(step.z, step.sigma)
+        ours = conditional(step.z, step.sigma) - unconditional(step.z, step.sigma)
+        cosines = torch.cosine_similarity(ours.flatten(1), theirs.flatten(1))
+        rows.append({"sigma": step.sigma, "cosine": cosines.mean().item(),
+                     "length": (ours.flatten(1).norm(dim=1) / theirs.flatten(1).norm(dim=1)).median().item()})
+    return rows
+
+
 KINDS: dict[str, Callable[[Cell, Resources, ImageSet, Tensor], Measured]] = {
-    "samples": samples, "within": within, "heldout": heldout, "fields": fields, "marks": marks, "quality": quality}
+    "samples": samples, "within": within, "heldout": heldout, "fields": fields, "marks": marks, "quality": quality,
+    "guided": guided}
+
+
+@lru_cache(maxsize=3)
+def _load_network(name: str, images: ImageSet, loading: Loading) -> Network:
+    return loading.network(name, images)
 
 
 @lru_cache(maxsize=3)
@@ -202,6 +243,16 @@ def _reference_samples(resources: Resources, name: str, data: Data, seeds: range
     network = resources.network(name, images)
     return _sample(network, seeded_noise(images.shape, seeds, device=resources.device),
                    own_sigmas(network.schedule, steps).tolist(), name)
+
+
+@lru_cache(maxsize=2)
+def _guided_samples(resources: Resources, name: str, data: Data, seeds: range, steps: int,
+                    towards: Guidance) -> Samples:
+    """The guided network's samples, shared by all methods that are compared with it."""
+    images = resources.images(data)
+    network = resources.network(name, images)
+    return _sample(towards.network(network), seeded_noise(images.shape, seeds, device=resources.device),
+                   own_sigmas(network.schedule, steps).tolist(), f"{name}, {towards}")
 
 
 def _model(cell: Cell, resources: Resources, images: ImageSet) -> Denoiser:

@@ -7,12 +7,13 @@ the novelty and the dynamics of a method are three views of one measurement.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+from scorelens.networks.paper_weights import PREFIX, paper_network
 from scorelens.validation import unknown
 
-Kind = Literal["samples", "within", "heldout", "fields", "marks", "quality"]
+Kind = Literal["samples", "within", "heldout", "fields", "marks", "quality", "guided"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
 Own = tuple[str, Mapping[str, Any], str]  # a source, options of load_images, and the reference network
 
@@ -28,6 +29,11 @@ class Dataset:
     large: bool = False  # on a CPU, els and ablations use a subset
     at_paper_scale: tuple[str, Mapping[str, Any]] | None = None  # another source and its options
     chosen: float | None = None  # the best threshold of our own ablation, which uses other noise than the tables
+
+    @property
+    def has_chosen(self) -> bool:
+        """Whether our ablation prefers another threshold than the paper's."""
+        return self.chosen not in (None, self.threshold)
 
 
 SIDE_32, SIDE_64 = {"resolution": 32}, {"resolution": 64}
@@ -55,6 +61,7 @@ class Scale:
     heldout: int = 128
     fields: int = 32
     quality: int = 1000
+    guidance: int = 128
     els: int = 128
     els_runtime: int = 64
     els_images: int | None = None  # training images
@@ -63,7 +70,7 @@ class Scale:
 
 SCALES = {
     "paper": Scale(),
-    "cpu": Scale(runtime=8, ablations=32, heldout=32, fields=8, quality=256, els=16, els_runtime=1,
+    "cpu": Scale(runtime=8, ablations=32, heldout=32, fields=8, quality=256, guidance=16, els=16, els_runtime=1,
                  els_images=1000, ablation_images=10_000),
 }
 
@@ -88,6 +95,10 @@ class Method:
         """The method with each value of one more option."""
         return [Method(self.denoiser, (*self.options, (option, value))) for value in values]
 
+    def guided_by(self, weight: float) -> Method:
+        """The method with this weight of guidance instead of its own."""
+        return Method(self.denoiser, tuple((key, weight if key == GUIDANCE else value) for key, value in self.options))
+
     def resolved(self, name: str, data: Dataset, reference: str) -> Method:
         """The method for one dataset, with names and settings filled in."""
         options = tuple((key, getattr(data, value[1:]) if str(value).startswith("@") else value)
@@ -103,6 +114,9 @@ THRESHOLDS = (0.005, 0.01, 0.02, 0.05, 0.07, 0.1, 0.15)
 ENERGIES = (0.0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
 SOFTMAX_BATCHES = (64, 256, 512, 1024, 4096)
 TOLERANCES = (0.1, 0.03, 0.01, 0.003)
+GUIDANCE = "guidance"  # the option of a method that is its weight
+WEIGHTS = (0.0, 1.0, 2.0, 4.0, 6.0)
+GUIDED_CLASSES = (0, 1, 2, 3)
 REFERENCE, OPTIMAL, WIENER = method("{reference}"), method("optimal"), method("wiener")
 LOCALITY = method("locality", threshold="@threshold")
 BATCH_MEAN = method("locality", threshold="@threshold", softmax="batch-mean")
@@ -124,6 +138,7 @@ class Preset:
     num: str = "tables"  # the field of the scale with the number of samples
     limited: bool = False  # to the scale's `ablation_images`, on large datasets
     seed: int = 128
+    reference: str = "{data}-unet"
 
     @property
     def source(self) -> str:
@@ -170,6 +185,10 @@ PRESETS = {
                            "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
                            [method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")],
                            "marks", "fields"),
+    "guidance": Preset("Guidance", "How well do guided formulas predict a guided network?", "", ("mnist",),
+                       [each for base in (WIENER, OPTIMAL)
+                        for each in base.sweep(GUIDANCE, WEIGHTS)], "guided", "guidance", True,
+                       reference="{data}-unet-classes"),
 }
 
 
@@ -186,6 +205,7 @@ class Cell:
     reference: str = ""  # the network that the method predicts
     steps: int = 10
     seed: int = 128  # the noise of sample k is drawn from seed + k
+    labels: tuple[int | str, ...] = ()  # classes of the samples, repeated as often as needed
 
     @property
     def seeds(self) -> range:
@@ -195,18 +215,43 @@ class Cell:
     def settings(self) -> dict[str, Any]:
         """Everything but the method, as a row records it."""
         return {"kind": self.kind, "dataset": self.dataset, "num": self.num, "limit": self.limit, "source": self.data,
-                "reference": self.reference, "steps": self.steps, "seed": self.seed}
+                "reference": self.reference, "steps": self.steps, "seed": self.seed,
+                **({"labels": self.labels} if self.labels else {})}
 
     @property
     def key(self) -> str:
         """The name of the cell, unique in a run."""
         limit = f", {self.limit} images" if self.limit else ""
         noise = "" if self.seed == 128 else f", noise from seed {self.seed}"
-        return f"{self.kind} {self.dataset}: {self.method}, {self.num} samples{limit}{noise}"
+        classes = f", classes {' '.join(map(str, self.labels))}" if self.labels else ""
+        return f"{self.kind} {self.dataset}: {self.method}, {self.num} samples{limit}{noise}{classes}"
 
 
-def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own: Own | None = None) -> Iterator[Cell]:
-    """The cells of a preset on these datasets (default: all), or on the user's own data and network."""
+@dataclass(frozen=True)
+class Guided:
+    """The weights of guidance and the classes of the samples, where a preset has guidance; by default its own."""
+
+    weights: tuple[float, ...] = ()
+    labels: tuple[int | str, ...] = ()
+
+    def cells(self, cell: Cell) -> Iterator[Cell]:
+        """The cells that replace a cell of the preset."""
+        for weight in self.weights or [dict(cell.method.options)[GUIDANCE]]:
+            yield replace(cell, method=cell.method.guided_by(weight), labels=self.labels or cell.labels)
+
+
+AS_GIVEN = Guided()
+
+
+def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own: Own | None = None,
+             guided: Guided = AS_GIVEN) -> Iterator[Cell]:
+    """The distinct cells of a preset on these datasets (default: all), or on the user's own data and network."""
+    cells = _preset_cells(preset, scale, datasets, own)
+    return iter(dict.fromkeys(each for cell in cells
+                              for each in (guided.cells(cell) if cell.kind == "guided" else [cell])))
+
+
+def _preset_cells(preset: str, scale: str, datasets: Sequence[str], own: Own | None) -> Iterator[Cell]:
     if preset not in PRESETS:
         raise unknown("preset", preset, PRESETS)
     if scale not in SCALES:
@@ -217,13 +262,24 @@ def cells_of(preset: str, scale: str = "cpu", datasets: Sequence[str] = (), own:
             data = DATASETS[name]
             source = data.at_paper_scale if scale == "paper" and data.at_paper_scale else (name, data.options)
             for each in spec.methods:
-                if not each.uses("@chosen") or data.chosen not in (None, data.threshold):
-                    yield _cell(spec, amount, name, data, each, source, f"{name}-unet")
+                if not each.uses("@chosen") or data.has_chosen:
+                    yield _cell(spec, amount, name, data, each, source, spec.reference.format(data=name))
     elif not any("{data}" in each.denoiser for each in spec.methods):
-        name, options, reference = own
+        place, options, reference = own
+        name, data = place, Dataset(0.02, "cifar10", options)
+        if reference.startswith(PREFIX):
+            name = paper_network(reference).dataset
+            data = DATASETS[name]
         for each in spec.methods:
-            if each.denoiser != ANOTHER_SEED and not each.uses("@chosen"):
-                yield _cell(spec, amount, name, Dataset(0.02, "cifar10", options), each, (name, options), reference)
+            if each.denoiser != ANOTHER_SEED and (not each.uses("@chosen") or data.has_chosen):
+                yield _cell(spec, amount, name, data, each, (place, options), reference)
+
+
+def own_data_of(reference: str) -> Own:
+    """The data of a network of the paper, from which the formulas are derived."""
+    name = paper_network(reference).dataset
+    source, options = DATASETS[name].at_paper_scale or (name, DATASETS[name].options)
+    return source, dict(options), reference
 
 
 def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, method: Method, source: tuple[str, Mapping[str, Any]],
@@ -236,4 +292,5 @@ def _cell(spec: Preset, amount: Scale, name: str, data: Dataset, method: Method,
         resolved = Method("els", (*resolved.options, ("images_limit", amount.els_images)))
     elif spec.methods is TABLE and (method.uses("batch-mean") or method.uses("@chosen")):
         num = min(num, amount.ablations)  # enough for a paired difference to the paper's formula
-    return Cell(spec.kind, name, resolved, num, limit, (source[0], tuple(source[1].items())), reference, seed=spec.seed)
+    return Cell(spec.kind, name, resolved, num, limit, (source[0], tuple(source[1].items())), reference, seed=spec.seed,
+                labels=GUIDED_CLASSES if spec.kind == "guided" else ())

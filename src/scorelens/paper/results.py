@@ -10,7 +10,7 @@ import torch
 
 from scorelens.metrics import Interval, bootstrap
 from scorelens.paper.numbers import PAPER_R2
-from scorelens.paper.presets import ANOTHER_SEED, DATASETS, Own, cells_of
+from scorelens.paper.presets import ANOTHER_SEED, AS_GIVEN, DATASETS, Guided, Own, cells_of
 from scorelens.results import Row
 
 BATCH_MEAN = "locality, batch-mean"
@@ -31,11 +31,12 @@ class Results:
     rows: Sequence[Row]
     scale: str = "cpu"
     own: Own | None = None
+    guided: Guided = AS_GIVEN
 
     def rows_of(self, preset: str) -> list[Row]:
         """The rows of a preset that exist and did not fail, in the preset's order."""
         finished = {row.name: row for row in self.rows if not row.failed}
-        cells = cells_of(preset, self.scale, own=self.own)
+        cells = cells_of(preset, self.scale, own=self.own, guided=self.guided)
         return [finished[cell.key] for cell in cells if cell.key in finished]
 
     def of(self, preset: str) -> dict[str, list[Row]]:

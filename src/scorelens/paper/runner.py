@@ -72,7 +72,8 @@ def cell_of(row: Row) -> Cell:
     settings = dict(row.settings)
     source, options = settings.pop("source")
     return Cell(method=Method(row.denoiser, tuple(row.options.items())),
-                data=(source, tuple((key, value) for key, value in options)), **settings)
+                data=(source, tuple((key, value) for key, value in options)),
+                labels=tuple(settings.pop("labels", ())), **settings)
 
 
 def expected_work(cell: Cell) -> float:

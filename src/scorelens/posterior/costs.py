@@ -10,18 +10,22 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import torch
+from jaxtyping import Bool
+from torch import Tensor
 
 from scorelens import distributed
-from scorelens.data.images import to_floats
+from scorelens.data.images import ImageSet, to_floats
 from scorelens.posterior.plans.base import Plan, cached_chunk
+from scorelens.posterior.plans.dense import DenseMasks
 from scorelens.posterior.plans.differences import MaskDifferences, mask_changes
+from scorelens.posterior.plans.fused import SPAN, FusedMasks, linked
 from scorelens.posterior.plans.sparse import sums_over
 from scorelens.posterior.responses import OwnOutput
 from scorelens.posterior.softmax import chunk_state, merge
 from scorelens.types import Shape
 from scorelens.validation import unknown
 
-PLANS = ("auto", "dense", "sparse", "differences")
+PLANS = ("auto", "dense", "sparse", "differences", "fused")
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Cost:
     values: float = 0
     calls: float = 0
     reads: int = 0  # for one image of the source, shared by all noisy ones
+    fused: bool = False  # in the compiled kernel
 
     @property
     def operations(self) -> int:
@@ -58,7 +63,7 @@ class Cost:
         return source * (reading + noisy * self.seconds_per_pair())
 
     def seconds_per_pair(self) -> float:
-        rates = measured_rates(self.device, self.dtype)
+        rates = fused_rates() if self.fused else measured_rates(self.device, self.dtype)
         return (self.products * rates.product + self.entries * rates.entry + self.values * rates.value
                 + self.calls * rates.call)
 
@@ -71,7 +76,7 @@ class Candidate:
     estimate: Callable[[], Cost]
     build: Callable[[], Plan]
     exact: bool = True  # keeps enough digits at this noise level to be chosen
-    preferred: bool = False  # chosen without measuring rates: the problem is small
+    preferred: bool = False  # chosen without measuring rates: the problem is small, or the kernel is compiled
 
     @cached_property
     def cost(self) -> Cost:
@@ -92,10 +97,9 @@ def choose_plan(candidates: Sequence[Candidate], name: str = "auto") -> Candidat
     if name not in PLANS:
         raise unknown("plan", name, PLANS)
     named = [candidate for candidate in candidates if candidate.name == name]
-    if named or len(candidates) == 1 or candidates[0].preferred:
-        return (named or candidates)[0]
-    return min((candidate for candidate in candidates if candidate.exact),
-               key=lambda candidate: candidate.cost.seconds_per_pair())
+    chosen = named or [candidate for candidate in candidates if candidate.preferred or len(candidates) == 1]
+    return chosen[0] if chosen else min((candidate for candidate in candidates if candidate.exact),
+                                        key=lambda candidate: candidate.cost.seconds_per_pair())
 
 
 @lru_cache(maxsize=8)
@@ -114,20 +118,46 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
     return Rates(*same.tolist())  # all processes must choose the same plan
 
 
+@lru_cache(maxsize=1)
+def fused_rates() -> Rates:
+    """The rates of the compiled kernel, from the same windows."""
+    grid, images, z = (3, 32, 32), torch.randint(256, (SPAN, 3, 32, 32), dtype=torch.uint8), torch.rand(1, 3072)
+    (entries, fast), (more, slow) = (_fused_step(grid, radius, images, z) for radius in (2, 9))
+    entry = max(slow - fast, 0.1 * slow) / (more - entries)
+    rates = Rates(0.0, entry, max(fast - entry * entries, 0.1 * fast) / images.numel(), 0.0, 0.0)
+    return Rates(*distributed.world().broadcast(torch.tensor(astuple(rates), dtype=torch.float64)).tolist())
+
+
+def _fused_step(grid: Shape, radius: int, images: Tensor, z: Tensor) -> tuple[int, float]:
+    """A span of square windows by the compiled kernel: its entries, and the seconds if all threads have such spans."""
+    source = ImageSet(images.numpy(), "random")
+    plan = FusedMasks(lambda: DenseMasks(z), linked(_windows(grid, radius), grid), chained=True)
+
+    def work() -> object:
+        return list(plan.spans(z, source, range(len(source)), 127.5, 1.0, math.inf, OwnOutput()))
+
+    return plan.links.entries * len(source), _seconds(work, z.device) / torch.get_num_threads()
+
+
 def _window_step(grid: Shape, radius: int, device: torch.device, dtype: torch.dtype) -> tuple[int, int, float]:
     """A chunk of square windows by differences, with softmax and response: its entries, values and seconds."""
-    c, h, w = grid
-    pixels = torch.cartesian_prod(torch.arange(h), torch.arange(w))
-    keep = ((pixels[:, None] - pixels).abs() <= radius).all(dim=2).repeat(c, c)  # [d, d]
+    keep, d = _windows(grid, radius), math.prod(grid)
     plan = MaskDifferences(keep, sums_over(mask_changes(keep, grid), keep).to(device), grid)
-    n = cached_chunk(c * h * w, dtype.itemsize, 2**62)
-    x, z = torch.rand(c * h * w, n, device=device, dtype=dtype), torch.rand(1, c * h * w, device=device, dtype=dtype)
+    n = cached_chunk(d, dtype.itemsize, 2**62)
+    x, z = torch.rand(d, n, device=device, dtype=dtype), torch.rand(1, d, device=device, dtype=dtype)
 
     def work() -> object:
         state = chunk_state(plan.distances(z, x, None, math.inf), 1.0, OwnOutput(), x)
         return merge(state, state, 1.0)
 
     return plan.sums.entries * n, x.numel(), _seconds(work, device)
+
+
+def _windows(grid: Shape, radius: int) -> Bool[Tensor, "d d"]:
+    """Masks that keep all channels of the pixels within this radius."""
+    c, h, w = grid
+    pixels = torch.cartesian_prod(torch.arange(h), torch.arange(w))
+    return ((pixels[:, None] - pixels).abs() <= radius).all(dim=2).repeat(c, c)
 
 
 def _seconds(work: Callable[[], object], device: torch.device) -> float:

@@ -20,7 +20,7 @@ from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.distributed import World
 from scorelens.posterior.costs import Candidate, choose_plan
-from scorelens.posterior.plans.base import Fused, Plan
+from scorelens.posterior.plans.base import Fused, Plan, Streaming
 from scorelens.posterior.queries import Queries, WholeImage
 from scorelens.posterior.responses import Chunk, OwnOutput, Responses, WholeOutput, collect
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
@@ -115,14 +115,30 @@ class Run:
 
     def state(self, z: Flat, images: range) -> State:
         """The softmax state of one group of images, merged over all processes."""
+        plan = self.plan
+        whole = self._streamed(plan, z, images) if isinstance(plan, Streaming) else self._chunked(z, images)
+        return merge_processes(whole, self.scale, self.shard.group)
+
+    def _streamed(self, plan: Streaming, z: Flat, images: range) -> State:
+        """The state by a plan that reads the images itself."""
+        responses = None if self.posterior.responses.overlapping else self.posterior.responses
+        state = None
+        with phase("distances, softmax and response"):
+            spans = plan.spans(z, self.shard.source, images, self.zero(z), self.scale, self.margin, responses)
+            for span, done in spans:
+                state = merge(state, span, self.scale)
+                progress.fraction((images.start + done * len(images)) / self.groups()[-1].stop)
+        assert state is not None
+        return State(state.best, state.total.to(z.dtype), state.weighted.to(z.dtype))
+
+    def _chunked(self, z: Flat, images: range) -> State:
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):
             prepared = self.plan.prepare(x) if isinstance(self.plan, Fused) else None
             for k, part in enumerate(parts):
                 states[k] = self._with_chunk(states[k], z[part], x, prepared)
-        whole = State(*(torch.cat(tensors) for tensors in zip(*filter(None, states), strict=True)))
-        return merge_processes(whole, self.scale, self.shard.group)
+        return State(*(torch.cat(tensors) for tensors in zip(*filter(None, states), strict=True)))
 
     def _with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any) -> State:
         responses = None if self.posterior.responses.overlapping else self.posterior.responses

@@ -21,6 +21,7 @@ from scorelens.posterior.plans.box_sums import BoxSums
 from scorelens.posterior.plans.dense import DenseMasks
 from scorelens.posterior.plans.differences import CHAIN_ERROR, MaskDifferences, chain_is_exact, mask_changes
 from scorelens.posterior.plans.full_image import FullImage
+from scorelens.posterior.plans.fused import FusedMasks, FusedWindows, Links, available, linked
 from scorelens.posterior.plans.products import Products
 from scorelens.posterior.plans.sparse import SparseMasks, Sums, sums_over
 from scorelens.posterior.windows import WindowGrid
@@ -90,19 +91,37 @@ class Masks:
         assert self.grid is not None, "changes need a grid"
         return sums_over(mask_changes(self.keep, self.grid), self.keep)
 
+    @cached_property
+    def links(self) -> Links:
+        """Each mask relative to the most similar of its neighbours before it."""
+        return linked(self.keep, self.grid)
+
+    @cached_property
+    def unlinked(self) -> Links:
+        """Each mask by itself, for the compiled kernel."""
+        return linked(self.keep, None)
+
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         q, d = self.keep.shape
         once = _cost(z, values=(q + d) / 2)
         chunk = replace(once, calls=1 / cached_chunk(d, z.element_size(), 2**62))
         candidates = [Candidate(DenseMasks.name, lambda: replace(once, products=q * d, calls=1 / 2048),
                                 lambda: DenseMasks(self.keep.to(z)), preferred=q * d < SMALL)]
-        if not self.soft:
-            candidates.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
-                                        lambda: SparseMasks(self.keep, self.sums.to(z.device))))
-        if not self.soft and (grid := self.grid) is not None:
+        if self.soft:
+            return candidates
+        candidates.append(Candidate(SparseMasks.name, lambda: replace(chunk, entries=self.sums.entries),
+                                    lambda: SparseMasks(self.keep, self.sums.to(z.device))))
+        chained = self.grid is not None and chain_is_exact(self.keep, self.grid, z.dtype, scale)
+        if (grid := self.grid) is not None:
             candidates.append(Candidate(MaskDifferences.name, lambda: replace(chunk, entries=self.changes.entries),
                                         lambda: MaskDifferences(self.keep, self.changes.to(z.device), grid),
-                                        exact=chain_is_exact(self.keep, z.dtype, scale)))
+                                        exact=chained))
+        if available(z):
+            plain = candidates[-1 if chained else 1]
+            candidates.append(Candidate(
+                FusedMasks.name, lambda: replace(once, entries=(self.links if chained else self.unlinked).entries,
+                                                 values=q, fused=True),
+                lambda: FusedMasks(plain.build, self.links if chained else self.unlinked, chained), preferred=True))
         return candidates
 
 
@@ -113,7 +132,12 @@ class Windows(WindowGrid):
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         c, h, w = self.shape
         cost = _cost(z, values=h * w * (c + 2 * self.size.bit_length()), calls=1 / 512)
-        return [Candidate(BoxSums.name, lambda: cost, lambda: BoxSums(self))]
+        plain = Candidate(BoxSums.name, lambda: cost, lambda: BoxSums(self))
+        if not available(z) or h * w * z.shape[1] < SMALL:
+            return [plain]
+        fused = replace(cost, entries=h * w * (3 * c + 12), values=h * w, fused=True)
+        return [plain, Candidate(FusedWindows.name, lambda: fused, lambda: FusedWindows(plain.build, self),
+                                 preferred=True)]
 
 
 def _cost(z: Flat, **counts: float) -> Cost:

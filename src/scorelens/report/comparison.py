@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scorelens.report.figures import INK, labelled_rows, panels
+from scorelens.report.figures import INK, labelled_rows, literal, panels
 from scorelens.report.figures import Figure as Canvas
 from scorelens.report.figures import Row as ImageRow
 from scorelens.report.html import Cell, Definitions, Figure, Page, Section, Table, Text, write_page
@@ -74,7 +74,7 @@ def single_step_figure(rows: Sequence[Row], reference: str) -> Canvas:
         for k, row in enumerate(row for row in rows if "single_steps" in row.metrics):
             steps = row.metrics["single_steps"][path]
             axes.loglog([s["sigma"] for s in steps], [1 - s["r2"]["mean"] for s in steps],
-                        "-o" if _role(row) == "denoiser" else "--o", ms=3, lw=1.5, label=row.label,
+                        "-o" if _role(row) == "denoiser" else "--o", ms=3, lw=1.5, label=literal(row.label),
                         color=INK if _role(row) == "another seed" else f"C{k}")
     both[0].set_ylabel("unexplained share, 1 − r2")
     figure.legend(*both[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
@@ -85,7 +85,7 @@ def write_comparison(rows: Sequence[Row], samples: Sequence[ImageRow], record: M
                      title: str = "") -> None:
     """Write table.md, samples.png, single_steps.png and report.html."""
     reference, data, (first, last) = record["reference"]["name"], record["data"], record["noise"]["seeds"]
-    (folder / "table.md").write_text(comparison_table(rows) + "\n")
+    (folder / "table.md").write_text(comparison_table(rows) + "\n", encoding="utf-8")
     labelled_rows(samples, folder / "samples.png",
                   title=f"Samples from the same noise: {reference} and the methods that predict it",
                   columns=[f"seed {first + k}" for k in range(len(samples[0].images))])

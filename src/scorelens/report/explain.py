@@ -11,7 +11,7 @@ from torch import Tensor
 from scorelens.analysis.report_card import ReportCard
 from scorelens.analysis.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
-from scorelens.report.figures import INK, Row, labelled_rows, panels
+from scorelens.report.figures import INK, Row, labelled_rows, literal, panels
 from scorelens.report.html import Block, Cell, Code, Definitions, Figure, Page, Section, Table, Text, write_page
 from scorelens.report.tables import grouped
 
@@ -88,7 +88,7 @@ def _generalization(numbers: Numbers | None, folder: Path) -> list[Block]:
 
 
 def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[Block]:
-    slow = [f"Left out, too slow for the time: {', '.join(plan['left_out'])}; give more --minutes."] \
+    slow = [f"Left out, too slow for these minutes: {', '.join(plan['left_out'])}; give more --minutes."] \
         if plan["left_out"] else []
     if not rows:
         return [Text(["Not measured.", *slow])]
@@ -116,7 +116,7 @@ def _draw_unexplained(rows: Sequence[Numbers], path: Path) -> None:
     curves = [[max(1 - step["r2"]["mean"], 1e-6) for step in row["steps"]] for row in rows]
     sigmas = [step["sigma"] for step in rows[0]["steps"]]
     for row, values in zip(rows, curves, strict=True):
-        axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=row["model"])
+        axes.loglog(sigmas, values, "-o", ms=3, lw=1.5, label=literal(row["model"]))
     axes.fill_between(sigmas, 1e-6, [min(column) for column in zip(*curves, strict=True)], color=INK, alpha=0.07, lw=0,
                       label="no formula explains")
     axes.set(ylabel="unexplained share, 1 − r2", ylim=(min(map(min, curves)) / 2, None))

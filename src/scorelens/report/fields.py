@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from scorelens.report.figures import INK, MUTED, Axes, Figure, panels
+from scorelens.report.figures import INK, MUTED, Axes, Figure, literal, panels
 from scorelens.report.tables import grouped, markdown
 
 CELL_INCHES = 0.95
@@ -55,9 +55,9 @@ def field_figure(strips: Sequence[Strip], sigmas: Sequence[float], path: Path, *
                   k < len(strip.marked) and strip.marked[k])
             if i == 0:
                 axes.set_title(f"σ = {sigmas[k]:.3g}", fontsize=8, color=MUTED, pad=3)
-        figure.text((left - 0.1) / width, (bottom + cell / 2) / height, f"{strip.name}\n{strip.note}".strip(),
+        figure.text((left - 0.1) / width, (bottom + cell / 2) / height, f"{literal(strip.name)}\n{strip.note}".strip(),
                     ha="right", va="center", fontsize=8.5, color=INK)
-    figure.text(0.1 / width, 1 - 0.12 / height, title, ha="left", va="top", fontsize=10.5, color=INK)
+    figure.text(0.1 / width, 1 - 0.12 / height, literal(title), ha="left", va="top", fontsize=10.5, color=INK)
     figure.savefig(path, dpi=160)
 
 
@@ -77,7 +77,7 @@ def gain_figure(rows: Sequence[Row]) -> Figure:
     figure, (gain, visibility) = panels(*titles, size=(9.5, 3.5))
     for k, (name, own) in enumerate(grouped(rows, "network").items()):
         sigmas, style = [row["sigma"] for row in own], {"ms": 3, "lw": 1.6, "color": f"C{k}"}
-        gain.semilogx(sigmas, [row["gain"] for row in own], "-o", label=name, **style)
+        gain.semilogx(sigmas, [row["gain"] for row in own], "-o", label=literal(name), **style)
         if own[0]["gamma"]:
             gain.semilogx(sigmas, [row["predicted"] for row in own], ":", lw=1.4, color=f"C{k}")
         visibility.semilogx(sigmas, [row["visibility"] for row in own], "-o", **style)
@@ -92,7 +92,7 @@ def curves_figure(rows: Sequence[Row], titles: Mapping[str, str] = FIELD_CURVES)
         for k, (model, own) in enumerate(grouped(rows, "model").items()):
             levels = grouped(own, "sigma")
             means = [np.mean([row[key] for row in each]) for each in levels.values()]
-            axes.semilogx(list(levels), means, "-o", ms=3, lw=1.5, label=model,
+            axes.semilogx(list(levels), means, "-o", ms=3, lw=1.5, label=literal(model),
                           color=INK if model == "wiener" else f"C{k}")
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     return figure
@@ -108,8 +108,8 @@ def cosine_table(rows: Sequence[Row]) -> str:
 def write_fields(fields: Mapping[str, Any], rows: Sequence[Row], linearity: Sequence[Row], title: str,
                  folder: Path) -> None:
     """Write rows, table, arrays and figures; fields are normalized one by one, and jointly by row."""
-    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (folder / "table.md").write_text(cosine_table(rows) + "\n")
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    (folder / "table.md").write_text(cosine_table(rows) + "\n", encoding="utf-8")
     for name, measured in fields.items():
         measured.save(folder / f"{file_name(name)}.npz")
     first = next(iter(fields.values()))

@@ -13,6 +13,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from scorelens.data.images import to_uint8
+from scorelens.validation import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes as Axes
@@ -33,6 +34,11 @@ class Row:
     attached: bool = False
 
 
+def literal(text: str) -> str:
+    """Text for a figure as it is: matplotlib reads what is between dollars as a formula, and fails on others."""
+    return printable(text).replace("$", r"\$") if "$" in text or not text.isprintable() else text
+
+
 def panels(*titles: str, size: tuple[float, float], xlabel: str = "noise level σ",
            **options: Any) -> tuple[Figure, list[Axes]]:
     """A figure with one styled panel for each title, side by side; the options are those of `Figure.subplots`."""
@@ -42,7 +48,7 @@ def panels(*titles: str, size: tuple[float, float], xlabel: str = "noise level �
     every = list(figure.subplots(1, len(titles), squeeze=False, **options)[0])
     for axes, title in zip(every, titles, strict=True):
         quiet(axes)
-        axes.set_title(title, fontsize=10, color=INK, loc="left")
+        axes.set_title(literal(title), fontsize=10, color=INK, loc="left")
         axes.set_xlabel(xlabel)
     return figure, every
 
@@ -78,13 +84,13 @@ def labelled_rows(rows: Sequence[Row], path: Path, *, title: str = "", columns: 
                            top=0.1 + 0.35 * bool(title) + 0.2 * bool(columns))
     width = picture.shape[1]
     for row, y in zip(rows, middles, strict=True):
-        axes.text(-0.02 * width, y, row.name, ha="right", va="center", fontsize=7 if row.attached else 10,
-                  color=MUTED if row.attached else INK)
+        axes.text(-0.02 * width, y, "\n".join(map(literal, row.name.split("\n"))), ha="right", va="center",
+                  fontsize=7 if row.attached else 10, color=MUTED if row.attached else INK)
     for k, name in enumerate(columns):
-        axes.annotate(name, ((k + 0.5) / len(columns) * width, -0.5), xytext=(0, 3), textcoords="offset points",
-                      ha="center", va="bottom", fontsize=7, color=MUTED)
+        axes.annotate(literal(name), ((k + 0.5) / len(columns) * width, -0.5), xytext=(0, 3),
+                      textcoords="offset points", ha="center", va="bottom", fontsize=7, color=MUTED)
     if title:
-        figure.text(0.1 / figure.get_figwidth(), 1 - 0.1 / figure.get_figheight(), title, ha="left", va="top",
+        figure.text(0.1 / figure.get_figwidth(), 1 - 0.1 / figure.get_figheight(), literal(title), ha="left", va="top",
                     fontsize=10.5, color=INK)
     figure.savefig(path, dpi=160)
 
@@ -95,7 +101,7 @@ def grid_figure(images: Tensor, *, title: str = "") -> Figure:
     rows = [Row("", images[start:start + columns]) for start in range(0, len(images), columns)]
     figure, _ = _canvas(mosaic(rows)[0], max(0.9 * columns, 3.0), left=0.1, top=0.4 if title else 0.1)
     if title:
-        figure.text(0.5, 0.985, title, ha="center", va="top", fontsize=9, color=INK)
+        figure.text(0.5, 0.985, literal(title), ha="center", va="top", fontsize=9, color=INK)
     return figure
 
 
@@ -112,7 +118,7 @@ def spectrum(mean: Tensor, eigenvalues: Sequence[float], name: str, path: Path) 
     decay.set(xlabel="component k")
     share.semilogx(k, 100 * np.cumsum(values) / max(values.sum(), 1e-300), color="#c8502d", lw=1.6)
     share.set(xlabel="first k components", ylim=(0, 104))
-    figure.suptitle(name, fontsize=11, color=INK, x=0.01, ha="left")
+    figure.suptitle(literal(name), fontsize=11, color=INK, x=0.01, ha="left")
     figure.savefig(path, dpi=160)
 
 
@@ -123,7 +129,7 @@ def spectra_figure(spectra: Mapping[str, Sequence[float]], path: Path, leading: 
         for name, eigenvalues in spectra.items():
             values = np.asarray(eigenvalues)[:count]
             values = values[values > eigenvalues[0] * 1e-12]
-            axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=name)
+            axes.loglog(np.arange(1, len(values) + 1), values, lw=1.6, label=literal(name))
         axes.set_ylabel("variance λ²")
     figure.legend(*every[0].get_legend_handles_labels(), loc="outside right center", fontsize=8, frameon=False)
     figure.savefig(path, dpi=160)

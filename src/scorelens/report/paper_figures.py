@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from scorelens.paper.numbers import PAPER_THRESHOLD, means
-from scorelens.paper.presets import ANOTHER_SEED
+from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE
 from scorelens.paper.results import Results, family
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
@@ -186,11 +186,36 @@ def mark_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
                       partial(figure.savefig, dpi=160))
 
 
+def guidance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """r2 by the weight of guidance; and the cosine between directions of guidance by noise level."""
+    methods = list(dict.fromkeys(row.denoiser for row in results.rows_of(preset)))
+
+    def weights(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        for k, denoiser in enumerate(methods):
+            curve = sorted((row.options[GUIDANCE], row) for row in rows if row.denoiser == denoiser)
+            _band(axes, [weight for weight, _ in curve], [row.r2 for _, row in curve], f"C{k}", label(denoiser))
+        axes.set(xlabel="weight of guidance w", ylabel="r2", ylim=(max(-1.0, axes.get_ylim()[0]), 1.02))
+
+    def directions(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        for row in (row for row in rows if "directions" in row.metrics):
+            points = row.metrics["directions"]
+            axes.plot([point["sigma"] for point in points], [point["cosine"] for point in points], "-o", ms=2.5, lw=1.4,
+                      color=f"C{methods.index(row.denoiser)}", label=label(row.denoiser))
+        axes.set(xscale="log", xlabel="noise level σ, falling", ylabel="cosine of c − u")
+        axes.invert_xaxis()
+
+    by_dataset = results.of(preset)
+    yield from to.panels(preset, "r2 of guided formulas with a network guided by the same weight, with its 95 % "
+                         "interval", by_dataset, weights)
+    yield from to.panels(f"{preset}-directions", "Cosine between a formula's direction of guidance and the network's, "
+                         "along the conditional network's trajectory", by_dataset, directions)
+
+
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
     "tolerance": tolerance_curves, "held-out": heldout_figures, "sensitivity": field_strips,
-    "manipulation": mark_figures}
+    "manipulation": mark_figures, "guidance": guidance_curves}
 
 
 def _path_plot(results: Results, preset: str, key: str) -> Plot:

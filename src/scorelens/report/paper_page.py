@@ -66,7 +66,7 @@ def write_table(table: Table, folder: Path, name: str) -> None:
              ".tex": latex(table.header, rows, table.caption), ".csv": comma_separated(table.header, rows)}
     for suffix, text in texts.items():
         with atomic_file(folder / f"{name}{suffix}") as temporary:
-            temporary.write_text(text)
+            temporary.write_text(text, encoding="utf-8")
 
 
 def plain_rows(table: Table) -> list[list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_network
 from scorelens.paper import numbers as paper
-from scorelens.paper.presets import ANOTHER_SEED, DATASETS, ENERGIES, THRESHOLDS
+from scorelens.paper.presets import ANOTHER_SEED, DATASETS, ENERGIES, GUIDANCE, THRESHOLDS
 from scorelens.paper.results import BATCH_MEAN, VARIANTS, Results, difference, discussion, family, limits
 from scorelens.report.html import Cell, Table, Text
 from scorelens.results import Row
@@ -117,6 +117,24 @@ def tolerance(results: Results, preset: str) -> Iterator[Block]:
                  "Locality within a tolerance: r2 with the network; the largest rms error of x0_hat over steps and "
                  "samples, against the exact prediction from the same z; the share of the images that a step compares; "
                  "and the time of the exact plan divided by the time of this one")
+
+
+def guidance(results: Results, preset: str) -> Iterator[Block]:
+    """r2 of each guided formula by the weight; and how its direction of guidance agrees with the network's."""
+    for dataset, rows in results.of(preset).items():
+        weights = sorted({row.options[GUIDANCE] for row in rows})
+        scores = {(row.denoiser, row.options[GUIDANCE]): _score(row) for row in rows}
+        measured = {row.denoiser: limits(row) for row in rows}
+        yield Table(["method", *(f"w = {weight:g}" for weight in weights), "measured on"],
+                    [[label(name), *(scores.get((name, weight), MISSING) for weight in weights), measured[name]]
+                     for name in measured],
+                    f"{dataset}: r2 of guided formulas with the network guided by the same weight w, mean ± standard "
+                    "deviation over samples, and the 95 % interval of the mean")
+        plain = [row for row in rows if "directions" in row.metrics]
+        yield _level_table(plain, {"method": lambda row: label(row.denoiser)}, "directions",
+                           lambda point: point["cosine"], ".2f",
+                           f"{dataset}: cosine between the formula's direction of guidance, c − u, and the network's, "
+                           "along the trajectory of the conditional network")
 
 
 def listing(results: Results, preset: str) -> Iterator[Block]:
@@ -237,4 +255,4 @@ VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
     "table1": agreement, "table-appendix": agreement, "novelty": by_method, "runtime": runtime, "dynamics": by_level,
     "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "held-out": by_level,
     "sensitivity": sensitivity, "architectures": listing, "self-attention": self_attention,
-    "manipulation": manipulation}
+    "manipulation": manipulation, "guidance": guidance}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scorelens.report.figures import INK, MUTED, Figure, panels
+from scorelens.report.figures import INK, MUTED, Figure, literal, panels
 from scorelens.report.tables import grouped, markdown
 
 Row = Mapping[str, Any]
@@ -45,7 +45,7 @@ def report_card_figure(levels: Sequence[Row], name: str) -> Figure:
             relative = [level["to_linear"]["mean"] / level["ratios"][formula]["mean"] for level in levels]
             axes.plot(sigmas, relative, "--o", ms=3, lw=1.2, label=formula)
     axes.fill_between(sigmas, low, high, color=INK, alpha=0.15, lw=0)
-    axes.plot(sigmas, mean, "-o", color=INK, ms=4, lw=2, label=name)
+    axes.plot(sigmas, mean, "-o", color=INK, ms=4, lw=2, label=literal(name))
     wide = max(high) > 3
     axes.set(xscale="log", yscale="log" if wide else "linear", ylabel="held-out error / that of the linear filter",
              ylim=(None if wide else 0, max(1.6, 1.1 * max(high))))
@@ -59,7 +59,7 @@ def error_figure(rows: Sequence[Row], *, title: str) -> Figure:
     for k, (model, own) in enumerate(grouped(rows, "model").items()):
         sigmas = [row["sigma"] for row in own]
         mean, low, high = ([row["mse"][key] for row in own] for key in ("mean", "low", "high"))
-        axes.loglog(sigmas, mean, "-o", ms=3, lw=1.6, color=f"C{k}", label=model)
+        axes.loglog(sigmas, mean, "-o", ms=3, lw=1.6, color=f"C{k}", label=literal(model))
         axes.fill_between(sigmas, low, high, alpha=0.15, color=f"C{k}", lw=0)
     least = min(row["mse"]["mean"] for row in rows)  # an interval may reach far below all means
     axes.set(ylabel="MSE to the held-out image", ylim=(max(least / 5, 1e-12), None))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -22,11 +23,12 @@ def samples_table(sigmas: Sequence[float], seconds: Sequence[float]) -> str:
 
 
 def write_samples(images: Tensor, sigmas: Sequence[float], z: Float[Tensor, "steps b c h w"],
-                  x0_hat: Float[Tensor, "steps b c h w"], title: str, folder: Path) -> None:
-    """Write images.npz, images/*.png, trajectory.npz, grid.png and trajectory.png."""
+                  x0_hat: Float[Tensor, "steps b c h w"], title: str, folder: Path,
+                  decode: Callable[[Tensor], Tensor] | None = None) -> None:
+    """Write images.npz, images/*.png, trajectory.npz, grid.png and trajectory.png; latents as images, if decoded."""
     from PIL import Image
 
-    final = images.clamp(-1, 1).cpu()
+    final = (images if decode is None else decode(images)).clamp(-1, 1).cpu()
     np.savez(folder / "images.npz", images=to_uint8(final).transpose(0, 2, 3, 1), floats=final.numpy())
     np.savez(folder / "trajectory.npz", sigmas=np.array(sigmas), z=z.numpy(), x0_hat=x0_hat.numpy())
     (folder / "images").mkdir()
@@ -35,6 +37,8 @@ def write_samples(images: Tensor, sigmas: Sequence[float], z: Float[Tensor, "ste
             Image.fromarray(pixels.transpose(1, 2, 0).squeeze()).save(folder / "images" / f"{k:05d}.png")
     grid_figure(final[:100], title=title).savefig(folder / "grid.png", dpi=160)
     shown = np.unique(np.linspace(0, len(sigmas) - 1, SHOWN_STEPS).round().astype(int))
-    labelled_rows([Row(f"sample {k}", strip) for k, strip in enumerate(x0_hat[shown, :SHOWN].transpose(0, 1))],
+    strips = x0_hat[shown, :SHOWN].transpose(0, 1)
+    strips = strips if decode is None else torch.stack([decode(strip) for strip in strips])
+    labelled_rows([Row(f"sample {k}", strip) for k, strip in enumerate(strips)],
                   folder / "trajectory.png", title=f"x̂₀ along the trajectory: {title}",
                   columns=[f"σ = {sigmas[k]:.3g}" for k in shown])

@@ -21,6 +21,8 @@ def model_card(name: str, card: Mapping[str, Any]) -> str:
     facts = {
         "network": f"{card['network']}, preset {card['preset']}, {card['parameters']:,} parameters",
         "predicts": card["prediction"],
+        **({"classes": f"{', '.join(card['classes'])}; {card['label_dropout']:.0%} of the images were seen as the null "
+                       "class"} if "classes" in card else {}),
         "data": f"{data['name']}, {data['split']} split, {data['count']:,} images of "
                 f"{' x '.join(map(str, data['shape']))}{edits}, fingerprint `{data['fingerprint']}`",
         "training": f"{length}, {card['seconds'] / 60:.0f} minutes on {card['environment']['device']}",

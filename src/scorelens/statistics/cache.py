@@ -1,4 +1,4 @@
-"""Cache of fitted tensors, keyed by the content they were fitted to and written atomically."""
+"""Cache of fitted tensors, keyed by the content they were fitted to; each file is verified before it is used."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from scorelens import distributed
-from scorelens.files import atomic_file, cache_folder
+from scorelens.entries import find_entry, new_entry, set_aside
+from scorelens.files import cache_folder, write_errors
+from scorelens.types import ScorelensError
 
 FORMAT = 1  # increment when the meaning of stored tensors changes
 
@@ -26,15 +28,24 @@ def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]
         return dict(stored)
     tensors = fit()
     if distributed.world().is_main:
-        with atomic_file(path) as temporary:
-            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+        _store(path, tensors)
     return tensors
 
 
+def _store(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Write the tensors; where that fails, the result is right all the same, and is fitted again the next time."""
+    try:
+        with write_errors(path), new_entry(path) as temporary:
+            save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, temporary)
+    except ScorelensError as error:
+        warnings.warn(f"{error}; the result is not cached (set SCORELENS_CACHE to another folder)", stacklevel=3)
+
+
 def _load(path: Path) -> dict[str, Tensor] | None:
-    if path.exists():
+    file = find_entry(path)
+    if file is not None:
         try:
-            return load_file(path)
+            return load_file(file)
         except (SafetensorError, OSError) as error:
-            warnings.warn(f"the cached file {path} cannot be read ({error}); fitting again", stacklevel=3)
+            set_aside(file, str(error))
     return None

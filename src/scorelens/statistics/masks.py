@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from scorelens import progress
+from scorelens.statistics.cache import cached
 from scorelens.statistics.moments import GaussianStats
 from scorelens.types import ScorelensError
 from scorelens.validation import unknown
 
 ROWS = 1024  # of the Wiener matrix in a block
+LARGE = 1024  # coordinates of images whose masks are kept on disk, as bits
 PAIR_ELEMENTS = 2**22  # values held at once while single entries are recomputed
 
 
@@ -68,7 +72,15 @@ def locality_masks(stats: GaussianStats, sigma: float, threshold: float, rule: s
         raise unknown("mask rule", rule, MASK_RULES)
     if not 0 <= threshold <= 1:
         raise ScorelensError(f"threshold must be between 0 and 1, got {threshold:g}")
-    return MASK_RULES[rule](*_factors(stats, sigma), threshold)
+
+    def compute() -> Bool[Tensor, "d d"]:
+        return MASK_RULES[rule](*_factors(stats, sigma), threshold)
+
+    if not stats.key or len(stats.mean) < LARGE:
+        return compute()
+    bits = cached("masks", [stats.key, sigma, threshold, rule],
+                  lambda: {"bits": torch.from_numpy(np.packbits(compute().numpy(), axis=1))})["bits"]
+    return torch.from_numpy(np.unpackbits(bits.numpy(), axis=1, count=len(stats.mean)).view(bool))
 
 
 def _factors(stats: GaussianStats, sigma: float) -> tuple[Float[Tensor, "d k"], Float[Tensor, "k"]]:
@@ -77,9 +89,13 @@ def _factors(stats: GaussianStats, sigma: float) -> tuple[Float[Tensor, "d k"], 
 
 
 def _wiener_rows(u: Float[Tensor, "d k"], gain: Float[Tensor, "k"]) -> Iterator[tuple[slice, Float[Tensor, "r d"]]]:
-    for start in range(0, len(u), ROWS):
-        rows = slice(start, start + ROWS)
-        yield rows, (u[rows] * gain) @ u.T
+    """Blocks of rows. The matrix is symmetric: what is left of the diagonal comes from the rows above."""
+    blocks, above = [slice(start, start + ROWS) for start in range(0, len(u), ROWS)], list[Tensor]()
+    for rows in progress.track(blocks, "Wiener matrix", unit="block"):
+        right = (u[rows] * gain) @ u[rows.start:].T  # [r, d - start]
+        left = [block[:, -right.shape[1]:][:, :len(right)].T for block in above]
+        above.append(right.clone())  # the caller may overwrite what it gets
+        yield rows, torch.cat([*left, right], dim=1)
 
 
 def _recompute(keep: Bool[Tensor, "r d"], uncertain: Bool[Tensor, "r d"], left: Float[Tensor, "r k"],

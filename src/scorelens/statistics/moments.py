@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import timeit
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from scorelens.types import ScorelensError
 EXACT_ROWS = 1024
 CENTRE, SCALE = 128, 127.5
 LARGEST_EXACT = 20_000  # coordinates: 3.2 GB of covariance in float64, and as much to decompose it
+PILOT = 512  # side of the matrix that predicts the time of the decomposition
 TILE = 512  # side of a block of the covariance; only blocks on and above the diagonal are computed
 
 
@@ -35,6 +37,7 @@ class GaussianStats:
     eigenvectors: Float[Tensor, "d k"]  # column j belongs to eigenvalue j
     count: int
     missing: float = 0.0
+    key: str = ""  # a hash of the data and options that they were fitted with, if known
 
     @property
     def rank(self) -> int:
@@ -61,7 +64,7 @@ class GaussianStats:
             tails = squares.flip(0).cumsum(0).flip(0)  # energy lost by cutting at component k
             kept = min(kept, int((tails > energy * squares.sum()).sum()))
         keep = torch.arange(len(self.eigenvalues)) < kept
-        return replace(self, eigenvalues=self.eigenvalues * keep)
+        return replace(self, eigenvalues=self.eigenvalues * keep, key=self.key and f"{self.key}, {kept} kept")
 
 
 def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool = True) -> GaussianStats:
@@ -73,8 +76,9 @@ def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool
     if len(images) < 2:
         raise ScorelensError(f"{images.name}: statistics need at least 2 images, got {len(images)}")
     if components is None and images.dim > LARGEST_EXACT:
-        raise ScorelensError(f"{images.name}: the covariance of D = {images.dim} coordinates is too large; give "
-                             "components=500 or so to fit only the leading ones, or a smaller resolution")
+        raise ScorelensError(f"{images.name}: the covariance of D = {images.dim} coordinates is too large; choose "
+                             "a smaller resolution, or, for wiener and data info, components (--denoiser.components "
+                             "500 or --components 500)")
     if components is not None and not 1 <= components <= min(images.dim, len(images) - 1):
         raise ScorelensError(f"components must be between 1 and {min(images.dim, len(images) - 1)}, got {components}")
 
@@ -84,7 +88,7 @@ def fit_gaussian(images: ImageSet, *, components: int | None = None, cache: bool
 
     tensors = cached("gaussian", [images.fingerprint, components], fit) if cache else fit()
     missing = tensors.pop("missing").item()
-    return GaussianStats(**tensors, count=len(images), missing=missing)
+    return GaussianStats(**tensors, count=len(images), missing=missing, key=f"{images.fingerprint}, {components}")
 
 
 def _fit(images: ImageSet) -> tuple[
@@ -95,11 +99,23 @@ def _fit(images: ImageSet) -> tuple[
     mean = total / n
     second.sub_(torch.outer(total, mean)).div_((n - 1) * SCALE**2)  # [D, D], now the covariance of images in [-1, 1]
     spectrum = distributed.world().broadcast_tensors(  # eigenvectors are not unique: all ranks take those of rank 0
-        lambda: dict(zip(("values", "vectors"), torch.linalg.eigh(second), strict=True)))
+        lambda: dict(zip(("values", "vectors"), _eigh(second), strict=True)))
     assert spectrum is not None
     eigenvalues = spectrum["values"].flip(0).clamp_(min=0)
     eigenvalues[min(n - 1, len(eigenvalues)):] = 0  # N images span at most N - 1 directions; the rest is round-off
     return (mean + (CENTRE - SCALE)) / SCALE, eigenvalues, spectrum["vectors"].flip(1).contiguous(), mean.new_zeros(())
+
+
+def _eigh(matrix: Float[Tensor, "d d"]) -> tuple[Tensor, Tensor]:
+    """torch.linalg.eigh, with a bar whose estimate is scaled from a smaller matrix by the cube of the side."""
+    d, side = len(matrix), min(len(matrix), PILOT)
+
+    def seconds() -> float:
+        small = matrix[:side, :side].clone()
+        return timeit.timeit(lambda: torch.linalg.eigh(small), number=1) * (d / side) ** 3
+
+    values, vectors = progress.estimated(lambda: torch.linalg.eigh(matrix), "principal components", seconds)
+    return values, vectors
 
 
 def _raw_moments(images: ImageSet) -> tuple[Float[Tensor, "d"], Float[Tensor, "d d"]]:

@@ -9,21 +9,22 @@ import numpy as np
 import torch
 
 from scorelens import distributed, progress
-from scorelens.data.array_cache import new_array, open_array
+from scorelens.data.array_cache import cached_array, open_array
 from scorelens.data.images import ImageSet
 from scorelens.files import cache_folder
 from scorelens.statistics.moments import GaussianStats
 
 CHUNK = 1024
-FLOAT32 = 4  # bytes
 
 
 def rotated(images: ImageSet, stats: GaussianStats) -> np.ndarray:
     """y_i = U^T (x_i - mu), float32 [N, k], as a memory-mapped file."""
     name = hashlib.sha256(f"{images.fingerprint} {digest(stats)}".encode()).hexdigest()[:32]
     path = cache_folder("rotated") / f"{name}.npy"
-    distributed.world().once_per_node(lambda: None if path.exists() else _rotate(images, stats, path))
-    return open_array(path).view(np.float32)
+    world, shape = distributed.world(), (len(images), len(stats.eigenvalues))
+    files = world.once_per_node(
+        lambda: str(cached_array(path, shape, lambda out: _rotate(images, stats, out), np.float32).filename))
+    return open_array(Path(files[world.node]))
 
 
 def digest(stats: GaussianStats) -> str:
@@ -35,11 +36,10 @@ def digest(stats: GaussianStats) -> str:
     return content.hexdigest()[:32]
 
 
-def _rotate(images: ImageSet, stats: GaussianStats, path: Path) -> None:
-    """Write the rotated images chunk by chunk, in float64: as floats, all images may exceed memory."""
+def _rotate(images: ImageSet, stats: GaussianStats, out: np.ndarray) -> None:
+    """Fill `out` with the rotated images, chunk by chunk, in float64: as floats, all images may exceed memory."""
     starts = range(0, len(images), CHUNK)
-    with new_array(path, (len(images), FLOAT32 * len(stats.eigenvalues))) as out:
-        chunks = zip(starts, images.chunks(CHUNK, dtype=torch.float64, reuse=True), strict=True)
-        for start, x in progress.track(chunks, "rotating the images", total=len(starts), unit="chunk"):
-            y = (x.flatten(1) - stats.mean) @ stats.eigenvectors  # [n, k]
-            out.view(np.float32)[start:start + len(y)] = y.float().numpy()
+    chunks = zip(starts, images.chunks(CHUNK, dtype=torch.float64, reuse=True), strict=True)
+    for start, x in progress.track(chunks, "rotating the images", total=len(starts), unit="chunk"):
+        y = (x.flatten(1) - stats.mean) @ stats.eigenvectors  # [n, k]
+        out[start:start + len(y)] = y.float().numpy()

@@ -32,7 +32,7 @@ async function init() {
   results.setShape(data.shape);
   document.title = `Scorelens: ${data.name}`;
   byId("about").textContent = `${data.name}: ${data.count.toLocaleString("en")} training images, ${height} × ${width}`
-    + `${channels === 1 ? "" : `, ${channels} channels`}. How much of a diffusion model do their statistics explain?`;
+    + `${channels === 1 ? "" : `, ${channels} channels`}${data.guidance && `; ${data.guidance}`}. How much of a diffusion model do their statistics explain?`;
   views = {
     step: cardsView(byId("step-view"), session, actions),
     fields: fieldsView(byId("fields-view"), session, actions),
@@ -116,8 +116,10 @@ async function update() {
 function finish() {
   running = null;
   hideProgress();
-  document.body.dataset.busy = "false";
   draw();
+  requestAnimationFrame(() => {  // after the results are drawn
+    if (!running) document.body.dataset.busy = "false";
+  });
 }
 
 async function computeTrajectories(state, signal) {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from scorelens.posterior.responses import Chunk, Responses
 from scorelens.posterior.softmax import State
+from scorelens.posterior.sources import Source
 from scorelens.types import Flat
 
 CACHE_ELEMENTS = 2**19  # of a chunk whose rows are added up: it stays in the second-level cache
@@ -63,6 +65,16 @@ class Fused(Protocol):
 
     def with_chunk(self, so_far: State | None, z: Flat, x: Chunk, prepared: Any, scale: float,
                    responses: Responses | None) -> State: ...
+
+
+@runtime_checkable
+class Streaming(Protocol):
+    """A plan that also reads the images itself, in spans that several threads can share."""
+
+    def spans(self, z: Flat, source: Source, images: range, zero: float | Tensor, scale: float, margin: float,
+              responses: Responses | None) -> Iterator[tuple[State, float]]:
+        """The softmax state of each span of these images, and the share of them that is done; pixel values `zero` of
+        the source become 0. Without responses, weights are only added up."""
 
 
 def cached_chunk(d: int, itemsize: int, memory: int) -> int:

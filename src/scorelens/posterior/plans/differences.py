@@ -61,8 +61,9 @@ def mask_changes(keep: Bool[Tensor, "q d"], grid: Shape) -> Bool[Tensor, "q d"]:
     return changed.view_as(keep)
 
 
-def chain_is_exact(keep: Bool[Tensor, "q d"], dtype: torch.dtype, scale: float) -> bool:
+def chain_is_exact(keep: Bool[Tensor, "q d"], grid: Shape, dtype: torch.dtype, scale: float) -> bool:
     """Whether distances along a chain keep their digits: sums over m pixels of x' (x' - 2 z'), with x' at most about 1
-    and z' about sigma, round by eps (m + 2 sigma sqrt(m)) a few times."""
-    m, sigma = keep.sum(dim=1).float().mean().item(), math.sqrt(1 / (2 * scale))
+    and z' about sigma, round by eps (m + 2 sigma sqrt(m)) a few times. m is the mean size of a mask, in the layer of
+    the grid where masks are largest."""
+    m, sigma = keep.sum(dim=1).view(grid[0], -1).float().mean(dim=1).max().item(), math.sqrt(1 / (2 * scale))
     return CHAIN_STEPS * torch.finfo(dtype).eps / 2 * (m + 2 * sigma * math.sqrt(m)) * scale < CHAIN_ERROR
