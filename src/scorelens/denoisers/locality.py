@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import choice
+from scorelens.denoisers.common import choice, term
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -22,6 +22,7 @@ from scorelens.posterior import (
     OwnOutput,
     Posterior,
     Source,
+    Term,
     posterior_mean,
 )
 from scorelens.posterior.sampled import Approximation, sampled_mean
@@ -80,6 +81,15 @@ class Locality:
             queries = self.masks(sigma)
         responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
+
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The exact posterior, also where a tolerance allows an approximation."""
+        yield term(self.posterior(sigma), z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
+                   memory=self.memory)
+
+    def over(self, images: ImageSet) -> Locality:
+        """The same masks over other images."""
+        return replace(self, images=images, source=None if self.source is None else Translations(images))
 
     def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan of a call, and its expected cost."""
