@@ -8,20 +8,25 @@ weights lie in RUNS. The same command resumes after an interruption.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.functional import silu
 
 from scorelens.data import ImageSet, load_images
 from scorelens.files import atomic_file
-from scorelens.networks.architectures import Preset, preset
-from scorelens.networks.training_loop import Recipe, initial_state, training_steps
+
+SPREAD = 0.7  # of the pixels, for the preconditioning
+NOISE = (0.1, 5.0)  # noise levels of the training, log-uniform
+RATE, EMA, CLIP = 3e-3, 0.995, 1.0
 
 
 @dataclass(frozen=True)
@@ -30,29 +35,29 @@ class Study:
 
     data: str
     limit: int | None
-    widths: tuple[int, ...]
+    width: int
+    layers: int
     steps: int
     batch: int
-    subsets: int = 64
-    split_seed: int = 0
+    subsets: int = 48
 
     @property
     def images(self) -> ImageSet:
         return _images(self.data, "train", self.limit)
 
-    def recipe(self, seed: int) -> Recipe:
-        sizes: Preset = replace(preset("small", self.images.shape), widths=self.widths)
-        return Recipe("unet", sizes, "v", self.batch, 3e-3, 0.0, 0.99, seed, "float32", 0.5)
+    @property
+    def heldout(self) -> ImageSet:
+        return _images(self.data, "test", None)
 
     def half(self, subset: int) -> np.ndarray:
         """The images of a random half, sorted."""
         count = len(self.images)
-        return np.sort(np.random.default_rng((self.split_seed, subset)).permutation(count)[:count // 2])
+        return np.sort(np.random.default_rng((0, subset)).permutation(count)[:count // 2])
 
 
 STUDIES = {
-    "digits": Study("digits", None, (16, 16), steps=600, batch=32, subsets=48),
-    "fashion-mnist": Study("fashion-mnist", 3000, (16, 24, 24), steps=1200, batch=32, subsets=48),
+    "digits": Study("digits", None, width=256, layers=3, steps=4000, batch=64),
+    "fashion-mnist": Study("fashion-mnist", 3000, width=384, layers=3, steps=3000, batch=64),
 }
 
 
@@ -61,22 +66,59 @@ def _images(data: str, split: str, limit: int | None) -> ImageSet:
     return load_images(data, split=split, limit=limit)
 
 
+class SmallNetwork(nn.Module):
+    """A residual network of fully connected layers with EDM's preconditioning (Karras et al. 2022): a denoiser."""
+
+    def __init__(self, dim: int, width: int, layers: int) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(dim, width), nn.Linear(width, dim)
+        self.levels = nn.Linear(16, layers * width)
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        nn.init.zeros_(self.last.weight)
+
+    def forward(self, z: Tensor, sigma: float | Tensor) -> Tensor:
+        level = torch.as_tensor(sigma, dtype=z.dtype).expand(len(z))
+        angles = level.log()[:, None] * torch.arange(1, 9) * math.pi / 8
+        shifts = self.levels(torch.cat([angles.sin(), angles.cos()], dim=1)).unflatten(1, (len(self.layers), -1))
+        sigma, flat = level[:, None], z.flatten(1)
+        norm = (sigma**2 + SPREAD**2).sqrt()
+        hidden = self.first(flat / norm)
+        for k, layer in enumerate(self.layers):
+            hidden = hidden + layer(silu(hidden + shifts[:, k]))
+        return (SPREAD**2 / norm**2 * flat + sigma * SPREAD / norm * self.last(silu(hidden))).view(z.shape)
+
+
 def train_network(study: Study, rows: Sequence[int] | np.ndarray, seed: int, path: Path) -> Path:
     """Train on these images only, unless the weights exist."""
-    if not path.exists():
-        images, recipe = study.images.subset(rows), study.recipe(seed)
-        state = initial_state(images, recipe)
-        for state in training_steps(images, recipe, state, study.steps):
-            pass
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with atomic_file(path) as temporary:
-            save_file({name: value.contiguous() for name, value in state.averaged.state_dict().items()}, temporary)
+    if path.exists():
+        return path
+    x0, generator = study.images[rows], torch.Generator().manual_seed(seed)
+    torch.manual_seed(seed)
+    model, averaged = (SmallNetwork(study.images.dim, study.width, study.layers) for _ in range(2))
+    averaged.load_state_dict(model.state_dict())
+    averaged.requires_grad_(False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
+    low, high = (math.log(each) for each in NOISE)
+    for step in range(study.steps):
+        batch = x0[torch.randint(len(x0), (study.batch,), generator=generator)]
+        sigma = torch.exp(low + (high - low) * torch.rand(study.batch, generator=generator))
+        z = batch + sigma.view(-1, 1, 1, 1) * torch.randn(batch.shape, generator=generator)
+        weight = (sigma**2 + SPREAD**2) / (sigma * SPREAD) ** 2
+        loss = ((model(z, sigma) - batch).square().mean(dim=(1, 2, 3)) * weight).mean()
+        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * (1 + math.cos(math.pi * step / study.steps)) / 2
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - min(EMA, step / (step + 9)))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with atomic_file(path) as temporary:
+        save_file({name: value.contiguous() for name, value in averaged.state_dict().items()}, temporary)
     return path
 
 
-def load_weights(study: Study, path: Path) -> torch.nn.Module:
-    """The trained module."""
-    model = initial_state(study.images, study.recipe(0)).averaged
+def load_trained(study: Study, path: Path) -> SmallNetwork:
+    model = SmallNetwork(study.images.dim, study.width, study.layers).requires_grad_(False)
     model.load_state_dict(load_file(path))
     return model
 

@@ -55,6 +55,7 @@ class Run:
     scale: float  # 1 / (2 sigma^2 T)
     group: int  # images that share a softmax: all of them, or a batch of the published code
     memory: int
+    around: Source | None = None  # whose centre is subtracted, if not that of the posterior's source
 
     @property
     def margin(self) -> float:
@@ -103,7 +104,7 @@ class Run:
 
     def zero(self, z: Flat) -> float | Tensor:
         """The pixel values that become 0: the mean image if the plan is centred and the source has one, else grey."""
-        source = self.posterior.source
+        source = self.posterior.source if self.around is None else self.around
         if self.plan.centred and hasattr(source, "centre"):
             return torch.from_numpy(source.centre().reshape(-1, 1)).to(z)
         return 127.5

@@ -173,3 +173,29 @@ def shard_of(source: Source) -> Shard:
         source = Translations(source.images.part(group.shard(count)))
         return Shard(source, range(len(source)), group)
     return Shard(source, group.shard(count), group)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A few rows of a source, centred as all of them are."""
+
+    source: Source
+    rows: Int[np.ndarray, "n"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        return self.source.dim
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.source, self.rows[rows])
+
+    def raw(self, start: int, stop: int) -> Tensor:
+        return torch.cat([self.source.raw(int(row), int(row) + 1) for row in self.rows[start:stop]])
+
+
+def rows_of(source: Source, numbers: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
+    """The rows of a source that come from the images of these numbers."""
+    return np.flatnonzero(np.isin(origins(source, np.arange(len(source))).image, numbers))

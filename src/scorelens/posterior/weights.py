@@ -21,7 +21,7 @@ from scorelens.posterior.engine import MEMORY, Posterior, Run, prepared
 from scorelens.posterior.queries import Masks
 from scorelens.posterior.responses import OwnOutput, Writers
 from scorelens.posterior.softmax import State, relative_weights_
-from scorelens.posterior.sources import Source, origins
+from scorelens.posterior.sources import Chosen, Source, origins, rows_of
 from scorelens.types import Flat, Shape
 from scorelens.validation import wide_dtype
 
@@ -140,6 +140,55 @@ def image_weights(term: Term, targets: Float[Tensor, "t out"], size: int) -> Flo
             here.index_add_(0, torch.div(row, term.each, rounding_mode="floor"), shares)
             sums.index_add_(2, image, here)
     return run.batch_group.sum(run.shard.group.sum(sums)) / run.batches * term.share
+
+
+def removed_means(term: Term, numbers: Int[np.ndarray, "m"]) -> tuple[Tensor, Tensor]:
+    """For each image of these numbers its weight behind each output, and its part of the outputs; [b, m, out] both.
+
+    Only for terms whose outputs are posterior means of pixels, each of one query. Two passes: one over the source for
+    the normalizers, one over these images.
+    """
+    run, z = _run(term)
+    assert run.batches == 1 and term.writers.mix is None, "weights of one softmax"
+    state, source = run.state(z, run.groups()[0]), term.posterior.source
+    chosen = Chosen(source, rows_of(source, numbers))
+    few = replace(run, posterior=replace(run.posterior, source=chosen), around=source)
+    weights = torch.cat([weights for *_, weights in _by_part(few, z, state)])  # [b * each, q, rows]
+    weights = weights.unflatten(0, (-1, term.each)).flatten(1, 2)[:, term.writers.target.to(z.device)]  # [b, out, rows]
+    found, values = _values(term, chosen)  # [rows], [out, rows]
+    owner = torch.from_numpy(np.searchsorted(np.sort(numbers), found)).to(z.device)
+    shape = (len(weights), weights.shape[1], len(numbers))
+    weight = weights.new_zeros(shape).index_add_(2, owner, weights)
+    part = weights.new_zeros(shape).index_add_(2, owner, weights * values.to(weights))
+    order = torch.from_numpy(np.argsort(np.argsort(numbers))).to(z.device)
+    return weight[:, :, order].transpose(1, 2), part[:, :, order].transpose(1, 2)
+
+
+def _by_part(run: Run, z: Flat, state: State) -> Iterator[tuple[slice, range, Tensor]]:
+    """The weights of few rows, which one chunk holds, for each part of the noisy images."""
+    rows = range(len(run.posterior.source))
+    parts: dict[int, list[Tensor]] = {}
+    for part, _, weights in _normalized(run, z, rows, state):
+        parts.setdefault(part.start, []).append(weights.clone())
+    for start, several in parts.items():
+        yield slice(start, None), rows, torch.cat(several, dim=2)
+
+
+def _values(term: Term, chosen: Chosen) -> tuple[Int[np.ndarray, "n"], Float[Tensor, "out n"]]:
+    """The number of the image of each row, and the pixel that it would give to each output."""
+    images: Any = getattr(term.posterior.source, "images", term.posterior.source)
+    (_, h, w), outputs = term.shape, term.writers.outputs
+    found = chosen.origins(np.arange(len(chosen)))
+    place = torch.from_numpy(found.place)[None, None].expand(1, len(outputs), -1)
+    by_target = replace(term, centres=None if term.centres is None else term.centres[term.writers.target])
+    offset = by_target.offset(place)[0]  # [out, rows, 2]
+    row = (torch.div(outputs % (h * w), w, rounding_mode="floor")[:, None] + offset[..., 0]) % h
+    column = (outputs[:, None] % w + offset[..., 1]) % w
+    column = torch.where(place[0] >= h * w, w - 1 - column, column)
+    index = torch.from_numpy(np.searchsorted(images.numbers, found.image, sorter=np.argsort(images.numbers)))
+    at = torch.from_numpy(np.argsort(images.numbers))[index]
+    return found.image, images[at].flatten(1).T.reshape(-1, h * w, len(at))[
+        torch.div(outputs, h * w, rounding_mode="floor")[:, None], row * w + column, torch.arange(len(at))]
 
 
 def _run(term: Term) -> tuple[Run, Flat]:
