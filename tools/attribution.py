@@ -26,7 +26,7 @@ from scorelens.files import atomic_file
 
 SPREAD = 0.7  # of the pixels, for the preconditioning
 NOISE = (0.1, 5.0)  # noise levels of the training, log-uniform
-RATE, EMA, CLIP = 3e-3, 0.995, 1.0
+RATE, EMA, CLIP = 3e-3, 0.99, 1.0
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,8 @@ class Study:
 
 
 STUDIES = {
-    "digits": Study("digits", None, width=256, layers=3, steps=4000, batch=64),
-    "fashion-mnist": Study("fashion-mnist", 3000, width=384, layers=3, steps=3000, batch=64),
+    "digits": Study("digits", None, width=192, layers=2, steps=1500, batch=64),
+    "fashion-mnist": Study("fashion-mnist", 3000, width=256, layers=2, steps=1500, batch=64),
 }
 
 
@@ -105,7 +105,8 @@ def train_network(study: Study, rows: Sequence[int] | np.ndarray, seed: int, pat
         z = batch + sigma.view(-1, 1, 1, 1) * torch.randn(batch.shape, generator=generator)
         weight = (sigma**2 + SPREAD**2) / (sigma * SPREAD) ** 2
         loss = ((model(z, sigma) - batch).square().mean(dim=(1, 2, 3)) * weight).mean()
-        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * (1 + math.cos(math.pi * step / study.steps)) / 2
+        decay = (1 + math.cos(math.pi * step / study.steps)) / 2
+        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * decay
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)

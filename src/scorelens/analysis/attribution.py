@@ -18,6 +18,7 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.analysis.models import build_model
 from scorelens.data.images import ImageSet
+from scorelens.denoisers import recipe_of
 from scorelens.metrics import r2
 from scorelens.posterior import Term, image_weights, top_weights
 from scorelens.sampling import Guided, Samples
@@ -191,7 +192,8 @@ def explained(denoiser: Denoiser, z: Tensor, sigma: float, images: ImageSet | No
               x0_hat: Tensor | None = None) -> tuple[str, Denoiser, Tensor | None]:
     """A denoiser with posterior weights: this one, or the formula that predicts it best on z; its name and its r2."""
     if has_weights(denoiser):
-        return type(denoiser).__name__ if not hasattr(denoiser, "name") else str(denoiser.name), denoiser, None
+        recipe = recipe_of(denoiser)
+        return recipe.name if recipe else type(denoiser).__name__, denoiser, None
     if images is None:
         raise _no_weights(denoiser)
     if not formulas:

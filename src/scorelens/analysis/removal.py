@@ -45,8 +45,8 @@ def without(denoiser: Any, indices: Sequence[int] | np.ndarray | Tensor,
         raise unknown("statistics", statistics, STATISTICS)
     removed = np.asarray(torch.as_tensor(indices).cpu() if isinstance(indices, Tensor) else indices, dtype=np.int64)
     if isinstance(denoiser, Guided):
-        parts = (without(each, removed, statistics) for each in (denoiser.conditional, denoiser.unconditional))
-        return guided(*parts, weight=denoiser.weight)
+        return guided(without(denoiser.conditional, removed, statistics),
+                      without(denoiser.unconditional, removed, statistics), denoiser.weight)
     if statistics == "refitted":
         recipe = recipe_of(denoiser)
         if recipe is None:

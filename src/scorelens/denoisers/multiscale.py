@@ -55,7 +55,8 @@ class Multiscale:
         weights, d = self.weights(sigma), self.images.dim
         used = weights[weights > 0].double()
         entries = torch.stack([torch.arange(d).repeat(len(used)), torch.arange(len(used) * d)])  # (output, query)
-        mix = torch.sparse_coo_tensor(entries, used.repeat_interleave(d), (d, len(used) * d)).coalesce()
+        mix = torch.sparse_coo_tensor(entries, used.repeat_interleave(d), (d, len(used) * d),
+                                      check_invariants=True).coalesce()
         whole = term(self.stacked(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
         yield replace(whole, writers=Writers(torch.arange(d), torch.arange(d), mix))
 

@@ -136,13 +136,14 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
         source = source if classes is None else only_classes(source, classes)
         return build(source) if labels is None else by_class(source, labels, build)
 
-    return Recipe(images.renumbered, build_from).build(images.renumbered)
+    return Recipe(name, images.renumbered, build_from).build(images.renumbered)
 
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
     """How a denoiser was built, and from which images."""
 
+    name: str
     images: ImageSet
     make: Callable[[ImageSet], Denoiser]
 

@@ -134,7 +134,7 @@ class MaskMeans:
         return torch.stack([shares @ (one[:, None] * x) for one in g])
 
     def writers(self, d: int) -> Writers:
-        return Writers(torch.arange(d), torch.arange(d), self._shares(torch.empty(0, dtype=torch.float64)).T)
+        return Writers(torch.arange(d), torch.arange(d), self._shares(torch.empty(d, 0, dtype=torch.float64)).T)
 
     def _shares(self, x: Chunk) -> Float[Tensor, "q d"]:
         """1 / the number of queries that write a pixel, where one does."""

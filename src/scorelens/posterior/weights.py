@@ -16,11 +16,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from scorelens import progress
 from scorelens.distributed import World
 from scorelens.posterior.engine import MEMORY, Posterior, Run, prepared
+from scorelens.posterior.plans.fused import FusedMasks
 from scorelens.posterior.queries import Masks
 from scorelens.posterior.responses import OwnOutput, Writers
-from scorelens.posterior.softmax import State, relative_weights_
+from scorelens.posterior.softmax import Nearest, State, merge_nearest, relative_weights_
 from scorelens.posterior.sources import Chosen, Source, origins, rows_of
 from scorelens.types import Flat, Shape
 from scorelens.validation import wide_dtype
@@ -34,7 +36,7 @@ class Term:
     """
 
     posterior: Posterior
-    z: Flat  # what is compared with the rows of the source, [b * each, d]
+    z: Float[Tensor, "rows d"]  # what is compared with the rows of the source; rows = b * each
     sigma: float
     noisy: Int[Tensor, "b"]  # the noisy images of the batch
     writers: Writers
@@ -94,16 +96,6 @@ class TopWeights(NamedTuple):
     place: Int[Tensor, "b t k"]  # translation or centre, see `Origin`
     weight: Float[Tensor, "b t k"]  # decreasing
     squares: Float[Tensor, "b t"]  # sum_i w_i^2, over all rows
-
-
-class Nearest(NamedTuple):
-    """Partial softmax of q queries, with the smallest distances seen so far."""
-
-    best: Float[Tensor, "b q"]
-    total: Float[Tensor, "b q"]  # sum_i exp((best - distance_i) scale)
-    squares: Float[Tensor, "b q"]  # sum_i exp(2 (best - distance_i) scale)
-    distance: Float[Tensor, "b q k"]  # increasing
-    row: Int[Tensor, "b q k"]  # of the source
 
 
 def top_weights(term: Term, count: int) -> TopWeights:
@@ -216,6 +208,23 @@ def _normalized(run: Run, z: Flat, images: range, state: State) -> Iterator[tupl
 
 def _nearest_top(run: Run, z: Flat, images: range, count: int) -> TopWeights:
     """One pass: the smallest distances have the most weight."""
+    nearest = _compiled_nearest(run, z, images, count) or _chunked_nearest(run, z, images, count)
+    return _gathered(_weights_of(nearest, run), run.shard.group, count)
+
+
+def _compiled_nearest(run: Run, z: Flat, images: range, count: int) -> Nearest | None:
+    """By a plan whose compiled kernel keeps the nearest images; None if the plan has none."""
+    if not isinstance(run.plan, FusedMasks):
+        return None
+    nearest = None
+    spans = run.plan.nearest_spans(z, run.shard.source, images, run.zero(z), run.scale, run.margin, count)
+    for span, done in spans:
+        nearest = span if nearest is None else merge_nearest(nearest, span, run.scale, count)
+        progress.fraction((images.start + done * len(images)) / run.groups()[-1].stop)
+    return nearest
+
+
+def _chunked_nearest(run: Run, z: Flat, images: range, count: int) -> Nearest:
     parts = run.parts(z)
     found: list[Nearest | None] = [None] * len(parts)
     start = images.start
@@ -225,8 +234,7 @@ def _nearest_top(run: Run, z: Flat, images: range, count: int) -> TopWeights:
             distances = run.plan.distances(z[part], x, None if so_far is None else so_far.best, run.margin)
             found[k] = _with_chunk(so_far, distances, start, run.scale, count)
         start += x.shape[1]
-    nearest = Nearest(*(torch.cat(tensors) for tensors in zip(*filter(None, found), strict=True)))
-    return _gathered(_weights_of(nearest, run), run.shard.group, count)
+    return Nearest(*(torch.cat(tensors) for tensors in zip(*filter(None, found), strict=True)))
 
 
 def _with_chunk(so_far: Nearest | None, distances: Float[Tensor, "b q n"], start: int, scale: float,
@@ -237,17 +245,7 @@ def _with_chunk(so_far: Nearest | None, distances: Float[Tensor, "b q n"], start
     weights = relative_weights_(distances, best, scale)
     total, squares = weights.sum(dim=2), weights.square().sum(dim=2)
     new = Nearest(best, total, squares, distance, row + start)
-    return new if so_far is None else _merge_nearest(so_far, new, scale, count)
-
-
-def _merge_nearest(a: Nearest, b: Nearest, scale: float, count: int) -> Nearest:
-    """The state of the union of two sets of images."""
-    best = torch.minimum(a.best, b.best)
-    ca, cb = ((best - each.best).mul_(scale).exp_() for each in (a, b))
-    distance, row = torch.cat([a.distance, b.distance], dim=2), torch.cat([a.row, b.row], dim=2)
-    distance, order = distance.topk(min(count, distance.shape[2]), dim=2, largest=False)
-    return Nearest(best, ca * a.total + cb * b.total, ca.square() * a.squares + cb.square() * b.squares, distance,
-                   row.gather(2, order))
+    return new if so_far is None else merge_nearest(so_far, new, scale, count)
 
 
 def _weights_of(nearest: Nearest, run: Run) -> TopWeights:
@@ -257,7 +255,9 @@ def _weights_of(nearest: Nearest, run: Run) -> TopWeights:
     c = (best - nearest.best).mul(scale).exp()
     total, squares = group.sum(c * nearest.total), group.sum(c.square() * nearest.squares)
     weight = (best[:, :, None] - nearest.distance).mul(scale).exp() / total[:, :, None]
-    return TopWeights(*_origins(run.shard.source, nearest.row), weight, squares / total.square())
+    image, place = _origins(run.shard.source, nearest.row.clamp(min=0))
+    return TopWeights(image.where(nearest.row >= 0, -1), place, weight.where(nearest.row >= 0, 0),
+                      squares / total.square())
 
 
 def _origins(source: Source, row: Int[Tensor, "b t k"]) -> tuple[Tensor, Tensor]:
