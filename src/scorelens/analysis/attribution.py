@@ -6,7 +6,7 @@ network has no weights, but the formula that predicts it best on the very same n
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 FORMULAS = ("optimal", "kernel", "locality")  # that may stand for a network
 WHOLE = "whole image"
+Formulas = Sequence[str] | Mapping[str, Denoiser]  # denoisers with their options; or built ones, by name
 Pixel = tuple[int, int]  # (row, column)
 Region = tuple[int, int, int, int]  # top, left, height, width
 
@@ -140,7 +141,7 @@ class TrajectoryAttribution:
 
 def attribute(denoiser: Denoiser, z: Tensor, sigma: float, *, pixels: Sequence[Pixel] | None = None,
               region: Region | Bool[Tensor, "h w"] | None = None, top: int = 10, outputs: bool = True,
-              images: ImageSet | None = None, formulas: Sequence[str] = FORMULAS) -> Attribution:
+              images: ImageSet | None = None, formulas: Formulas = FORMULAS) -> Attribution:
     """The training images behind x0_hat = denoiser(z, sigma), with their posterior weights.
 
     Args:
@@ -169,7 +170,7 @@ def attribute(denoiser: Denoiser, z: Tensor, sigma: float, *, pixels: Sequence[P
 
 def attribute_samples(denoiser: Denoiser, samples: Samples, *, pixels: Sequence[Pixel] | None = None,
                       region: Region | Bool[Tensor, "h w"] | None = None, top: int = 10, outputs: bool = False,
-                      images: ImageSet | None = None, formulas: Sequence[str] = FORMULAS) -> TrajectoryAttribution:
+                      images: ImageSet | None = None, formulas: Formulas = FORMULAS) -> TrajectoryAttribution:
     """The training images behind every step of sampled trajectories, and behind all of them: the mean over the steps.
 
     The arguments are those of `attribute`; the steps are those of `sample`. For a network, each step has its own best
@@ -188,7 +189,7 @@ def attribute_samples(denoiser: Denoiser, samples: Samples, *, pixels: Sequence[
     return TrajectoryAttribution(steps, _behind(names, total, top))
 
 
-def explained(denoiser: Denoiser, z: Tensor, sigma: float, images: ImageSet | None, formulas: Sequence[str],
+def explained(denoiser: Denoiser, z: Tensor, sigma: float, images: ImageSet | None, formulas: Formulas,
               x0_hat: Tensor | None = None) -> tuple[str, Denoiser, Tensor | None]:
     """A denoiser with posterior weights: this one, or the formula that predicts it best on z; its name and its r2."""
     if has_weights(denoiser):
@@ -199,7 +200,7 @@ def explained(denoiser: Denoiser, z: Tensor, sigma: float, images: ImageSet | No
     if not formulas:
         raise ScorelensError("no formulas given that could stand for the network")
     reference = denoiser(z, sigma) if x0_hat is None else x0_hat
-    models = {name: build_model(name, images) for name in formulas}
+    models = formulas if isinstance(formulas, Mapping) else {name: build_model(name, images) for name in formulas}
     for name, model in models.items():
         if not has_weights(model):
             raise ScorelensError(f"{name} has no posterior weights, so it cannot stand for a network; leave it out")
