@@ -1,10 +1,16 @@
-"""The generated regions of docs/attribution.md: LDS, and what removing images does to networks."""
+"""The generated regions of docs/attribution.md: LDS, and what removing images does to networks.
+
+    python -m tools.attribution_page            draws docs/figures/attribution.png
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from perf.rows import DOCS
+
+import scorelens
 from tools.tables import Columns, paragraph, table
 
 NONE = "Not measured yet.\n"
@@ -30,3 +36,16 @@ def _setting(row: dict[str, Any]) -> str:
     return paragraph(f"""Networks of width {row['width']}, {row['steps']:,} steps; {row['tested']} images of each kind;
                      the loss is averaged over three noise levels and four draws of the noise; intervals by bootstrap
                      over the images.""")
+
+
+def draw() -> None:
+    """The mosaic of a digit, near the end of its trajectory."""
+    images = scorelens.load_images("digits")
+    model = scorelens.build_denoiser("locality", images)
+    samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [1]), scorelens.ddim_sigmas(10))
+    step = samples.steps[-2]
+    scorelens.attribute(model, step.z, step.sigma).figure().savefig(DOCS / "figures" / "attribution.png", dpi=110)
+
+
+if __name__ == "__main__":
+    draw()
