@@ -34,7 +34,7 @@ def attribution_regions(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
 
 def _setting(row: dict[str, Any]) -> str:
     return paragraph(f"""Networks of width {row['width']}, {row['steps']:,} steps; {row['tested']} images of each kind;
-                     the loss is averaged over three noise levels and four draws of the noise; intervals by bootstrap
+                     the loss is averaged over three noise levels and two draws of the noise; intervals by bootstrap
                      over the images.""")
 
 
