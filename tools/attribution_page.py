@@ -21,15 +21,22 @@ REMOVAL: Columns = {"data": "{r[study]}", "removed": "{r[method]}", "images remo
                     "95 % interval": "{r[change][low]:.4f} … {r[change][high]:.4f}"}
 
 
-def attribution_regions(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The tables of the last measurement of each method."""
+def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | None) -> dict[str, str]:
+    """The time of the weights, and the tables of the last measurement of each method."""
     last = {(row["what"], row["study"], row.get("images"), row.get("method")): row for row in rows}
     lds = sorted((row for row in last.values() if row["what"] == "lds"),
                  key=lambda row: (row["study"], row["images"], -row["lds"]["mean"]))
     removal = [row for row in last.values() if row["what"] == "removal"]
     return {"mosaic": "![mosaic of training images](figures/attribution.png)\n",
+            "speed": _speed(speed) if speed else NONE,
             "lds": table(lds, LDS) + "\n" + _setting(lds[0]) if lds else NONE,
             "removal": table(removal, REMOVAL) if removal else NONE}
+
+
+def _speed(row: dict[str, Any]) -> str:
+    return paragraph(f"""One step of {row['batch']} noisy images of CIFAR-10 with {row['images']:,} training images:
+                     finding the {row['top']} images with the most weight behind every output takes {row['ratio']:.2f}
+                     times the time of the prediction, over ten noise levels.""")
 
 
 def _setting(row: dict[str, Any]) -> str:
