@@ -41,8 +41,7 @@ def bbels(images: ImageSet, *, patch_size: PatchSize = "cifar10", temperature: f
         window = Window(min(reach, rows.start), min(reach, h - rows.stop),
                         min(reach, columns.start), min(reach, w - columns.stop))
         patches = Patches(source, window, rows, columns)
-        return (Posterior(WholePatch(), WholeOutput(window.centre(c).to(z.device)), patches),
-                patches.of(z).flatten(0, 1))
+        return Posterior(WholePatch(), WholeOutput(window.centre(c).to(z.device)), patches), patches.of(z).flatten(0, 1)
 
     def block(z: Tensor, sigma: float, reach: int, rows: range, columns: range, x0_hat: Tensor) -> Tensor:
         """x0_hat of a block of pixels; a block of one pixel is copied from LS."""
@@ -62,17 +61,13 @@ def bbels(images: ImageSet, *, patch_size: PatchSize = "cifar10", temperature: f
 
     def terms(z: Tensor, sigma: float) -> Iterator[Term]:
         """LS at the corners, or everywhere; a posterior over patches for each other block."""
-        size, (whole,) = sizes(sigma), ls.terms(z, sigma)
-        reach = h if size is None or size >= min(h, w) else size // 2
-        blocks = list(product(_blocks(h, reach), _blocks(w, reach))) if reach < h else []
-        large = [pair for pair in blocks if len(pair[0]) * len(pair[1]) > 1]
-        corners = torch.ones(h, w, dtype=torch.bool)
-        for rows, columns in large:
-            corners[rows.start:rows.stop, columns.start:columns.stop] = False
-            yield patch_term(*posterior(at_least_float32(z), reach, rows, columns), sigma, len(z), temperature, memory)
-        ls_term = whole.at(corners.expand(c, h, w).flatten().nonzero()[:, 0])
-        if ls_term is not None:
-            yield ls_term
+        size, wide, rest = sizes(sigma), at_least_float32(z), torch.ones(c, h, w, dtype=torch.bool)
+        reach, whole = (size or 0) // 2, size is None or size >= min(h, w)
+        for rows, columns in [] if whole else product(_blocks(h, reach), _blocks(w, reach)):
+            if len(rows) * len(columns) > 1:
+                rest[:, rows.start:rows.stop, columns.start:columns.stop] = False
+                yield patch_term(*posterior(wide, reach, rows, columns), sigma, len(z), temperature, memory)
+        yield from filter(None, (each.at(rest.flatten().nonzero()[:, 0]) for each in ls.terms(z, sigma)))
 
     rebuild = partial(bbels, patch_size=patch_size, temperature=temperature, memory=memory)
     return Formula(source, predict, terms=terms, rebuild=rebuild)  # converges to the mean over the pixels compared
