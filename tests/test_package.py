@@ -90,7 +90,8 @@ def test_the_source_distribution_holds_the_repository(tmp_path):
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
     done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
-    wanted = {name for name in done.stdout.splitlines() if not name.startswith(("zoo/", ".ci/")) and name != ".gitignore"}
+    wanted = {name for name in done.stdout.splitlines()
+              if not name.startswith(("zoo/", ".ci/")) and name != ".gitignore"}
     for name in wanted:
         (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "source" / name).symlink_to(ROOT / name)
