@@ -105,6 +105,10 @@ def check_options(name: str, builder: Callable[..., Denoiser], options: Mapping[
         if not choices and not any(PLAIN[member][1](value) for member in plain):
             expected = " or ".join(PLAIN[member][0] for member in plain) or "an object, from Python"
             raise ScorelensError(f"{name}: {option} must be {expected}, got {value!r}")
+        if int in plain and isinstance(value, int) and abs(value) >= 2**63:
+            raise ScorelensError(f"{name}: {option} must fit in 64 bits, got {value}")
+        if option == "seed" and isinstance(value, int) and value < 0:
+            raise ScorelensError(f"{name}: seed must be at least 0, got {value}")
 
 
 def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | None = None,
