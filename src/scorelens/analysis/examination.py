@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens.analysis.attribution import Attribution, attribute, has_weights
 from scorelens.analysis.comparison import agreement, single_steps
 from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels, pixel_equivariance
 from scorelens.analysis.models import build_model, named_network
@@ -48,6 +49,7 @@ NOMINAL = 2e10  # operations per second of the machine for which minutes are pla
 SHARED_WEIGHTS = 0.3  # of a network's weights per pixel: most of a U-Net's are at its coarse levels
 COSTS = {"optimal": 1, "wiener": 1, "kernel": 1, "nearest": 1, "smoothed": 1}  # of a formula: N x D; others N x D x D
 SUSPICIOUS = 6  # samples in the picture
+ATTRIBUTED, ATTRIBUTED_LEVEL = 2, 0.3  # samples whose training images are named, and the noise level at which
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,7 @@ class Findings:
     nearest: Tensor  # those training images
     fields: Mapping[str, Tensor]  # of the centre pixel: [levels, H, W]
     card: ReportCard | None  # None without held-out images
+    attribution: Attribution | None = None  # of the most suspicious samples; None without a formula that has weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +140,8 @@ class Verdict:
         with fresh_folder(Path(folder)) as partial:
             for name in ("verdict.json", "run.json"):
                 write_json(partial / name, self.record)
-            write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card)
+            write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card,
+                              results.attribution)
         return Path(folder).expanduser()
 
 
@@ -231,10 +235,23 @@ def examine(subject: Subject, plan: Plan) -> Findings:
     card = None if subject.held_out is None else report_card(
         subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
         seed=subject.seed, device=subject.device, name=NAME)
+    who = suspicious_attribution(subject, plan, samples, copies["suspicious"])
+    copies["attribution"] = who and who.record()
     numbers = {"report_card": card and card.describe(), "memorization": copies,
                "generalization": generalization(subject, plan.held_out),
                "explanation": explanation(subject, plan, samples), "locality": levels}
-    return Findings(numbers, suspicious, nearest, fields, card)
+    return Findings(numbers, suspicious, nearest, fields, card, who)
+
+
+def suspicious_attribution(subject: Subject, plan: Plan, samples: Samples, order: Sequence[int]) -> Attribution | None:
+    """The training images behind the most suspicious samples, near the end of their trajectories, by the formula that
+    predicts the network best there."""
+    models = {name: subject.models[name] for name in plan.models if has_weights(subject.models[name])}
+    if not models:
+        return None
+    step = min(samples.steps, key=lambda step: abs(math.log(step.sigma / ATTRIBUTED_LEVEL)))
+    rows = torch.tensor(list(order[:ATTRIBUTED]), device=step.z.device)
+    return attribute(subject.network, step.z[rows], step.sigma, images=subject.images, formulas=models)
 
 
 def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
@@ -243,7 +260,7 @@ def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Te
     ratio, order = distances.ratio, distances.ratio.argsort()[:SUSPICIOUS]
     copied = share_interval(int((ratio < MEMORIZED_RATIO).sum()), len(ratio))
     numbers: dict[str, Any] = {"samples": len(ratio), "memorized": vars(copied), "novelty": summary(distances.rms),
-                               "ratios": sorted(ratio.tolist())}
+                               "ratios": sorted(ratio.tolist()), "suspicious": order.tolist()}
     if subject.held_out is not None:
         numbers["novelty_of_held_out"] = summary(novelty(subject.held_out[:256], subject.images).rms)
     pictures = subject.images.pictures

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from typing import ClassVar, Literal
 
@@ -13,9 +13,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import by_mask, mask_regression, widened
-from scorelens.posterior import MEMORY
-from scorelens.posterior.engine import mean_behind
+from scorelens.denoisers.common import by_mask, mask_groups, mask_regression, widened
+from scorelens.posterior import MEMORY, Term, Writers
+from scorelens.posterior.engine import COPIES, mean_behind, posterior_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks
 from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
@@ -49,9 +49,28 @@ class KernelLocality:
         h, flat, pixels = self.bandwidth(sigma), at_least_float32(z).flatten(1), pixels.cpu()
         return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, h)).to(z.dtype)
 
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The posterior parts; the linear part, mu_q + R_q (z - mu)_M, has no weights."""
+        h, flat = self.bandwidth(sigma), at_least_float32(z).flatten(1)
+        for seen, outputs in mask_groups(self.masks(sigma), torch.arange(self.images.dim)):
+            _, query, source = self._compared(flat, sigma, h, seen, outputs)
+            posterior, padded = posterior_behind(flat, query, source, sigma)
+            yield Term(posterior, padded, sigma, torch.arange(len(z)), Writers(outputs, torch.zeros_like(outputs)),
+                       temperature=self.temperature, memory=self.memory // COPIES)
+
+    def over(self, images: ImageSet) -> KernelLocality:
+        """The same moments, masks and bandwidths with other images."""
+        return replace(self, images=images)
+
     def _outputs(self, z: Flat, sigma: float, h: float, seen: Int[Tensor, "m"],
                  outputs: Int[Tensor, "r"]) -> Float[Tensor, "b r"]:
-        """One posterior, with rows sigma L^-1 (m_i - mu)[M], K = L L^T, followed by (m_i - mu)[q] - R (m_i - mu)[M]."""
+        linear, query, source = self._compared(z, sigma, h, seen, outputs)
+        return linear + mean_behind(z, query, source, sigma, self.temperature, self.memory)
+
+    def _compared(self, z: Flat, sigma: float, h: float, seen: Int[Tensor, "m"],
+                  outputs: Int[Tensor, "r"]) -> tuple[Float[Tensor, "b r"], Float[Tensor, "b m"], Projected]:
+        """mu_q + R (z - mu)[M]; sigma L^-1 (z - mu)[M], K = L L^T; and rows sigma L^-1 (m_i - mu)[M], followed by
+        (m_i - mu)[q] - R (m_i - mu)[M]."""
         cholesky, regression = mask_regression(h**2 * self._covariance[seen], seen, outputs, sigma)
         unit = torch.eye(len(seen), dtype=cholesky.dtype)
         whitening = torch.linalg.solve_triangular(cholesky, sigma * unit, upper=False)  # sigma L^-1
@@ -62,8 +81,7 @@ class KernelLocality:
         used = matrix.any(dim=1).nonzero()[:, 0].cpu()
         source = Projected(self.images, mu, used, math.sqrt(1 - h**2) * matrix[used], torch.arange(0))
         zeta = z[:, seen].to(mu.dtype) - mu[seen]  # [B, m]
-        mean = mean_behind(z, zeta @ whitening.T, source, sigma, self.temperature, self.memory)
-        return mu[outputs] + zeta @ regression.T + mean
+        return mu[outputs] + zeta @ regression.T, zeta @ whitening.T, source
 
     @cached_property
     def _covariance(self) -> Float[Tensor, "d d"]:

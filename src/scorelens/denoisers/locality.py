@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
@@ -12,7 +12,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import choice
+from scorelens.denoisers.common import choice, term
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -21,6 +21,7 @@ from scorelens.posterior import (
     OwnOutput,
     Posterior,
     Source,
+    Term,
     posterior_mean,
 )
 from scorelens.posterior.sources import Translations
@@ -69,6 +70,15 @@ class Locality:
             queries = self.masks(sigma)
         responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
+
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The exact posterior, also where a tolerance allows an approximation."""
+        yield term(self.posterior(sigma), z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
+                   memory=self.memory)
+
+    def over(self, images: ImageSet) -> Locality:
+        """The same masks over other images."""
+        return replace(self, images=images, source=None if self.source is None else Translations(images))
 
     def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan of a call, and its expected cost."""

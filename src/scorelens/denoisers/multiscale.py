@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -13,9 +13,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import term
 from scorelens.denoisers.locality import Locality, locality
 from scorelens.denoisers.selection import held_out, held_out_predictions, nearest_level
-from scorelens.posterior import MEMORY, Masks, OwnOutput, Posterior, posterior_mean
+from scorelens.posterior import MEMORY, Masks, OwnOutput, Posterior, Term, Writers, posterior_mean
 from scorelens.statistics import fit_gaussian
 from scorelens.validation import at_least_float32, per_level
 
@@ -48,6 +49,21 @@ class Multiscale:
         pairs = zip(self.weights(sigma).tolist(), self.scales, strict=True)
         return torch.stack([weight * scale.at(at_least_float32(z), sigma, pixels)
                             for weight, scale in pairs if weight > 0]).sum(dim=0).to(z.dtype)
+
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The weights of an output are the mixture of those of its masks."""
+        weights, d = self.weights(sigma), self.images.dim
+        used = weights[weights > 0].double()
+        entries = torch.stack([torch.arange(d).repeat(len(used)), torch.arange(len(used) * d)])  # (output, query)
+        mix = torch.sparse_coo_tensor(entries, used.repeat_interleave(d), (d, len(used) * d),
+                                      check_invariants=True).coalesce()
+        whole = term(self.stacked(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
+        yield replace(whole, writers=Writers(torch.arange(d), torch.arange(d), mix))
+
+    def over(self, images: ImageSet) -> Multiscale:
+        """The same masks and weights of them over other images."""
+        return replace(self, images=images, scales=tuple(scale.over(images) for scale in self.scales),
+                       stacked=lambda sigma: replace(self.stacked(sigma), source=images))
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The weight of each threshold, at each noise level."""

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from scorelens import distributed, progress
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.patch_sizes import at_nearest_level
 from scorelens.noise import ddim_sigmas, seeded_noise
+from scorelens.posterior import Term
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.cache import cached
 from scorelens.statistics.rotation import digest
@@ -121,6 +122,18 @@ class Selected:
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]."""
         return outputs_of(self.build(self.value(sigma)), z, sigma, pixels)
+
+    @property
+    def terms(self) -> Callable[[Tensor, float], Iterator[Term]] | None:
+        """The posterior means that a call consists of, if the method has any."""
+        if getattr(self.build(self.values[0]), "terms", None) is None:
+            return None
+        return lambda z, sigma: self.build(self.value(sigma)).terms(z, sigma)  # type: ignore[attr-defined]
+
+    def over(self, images: ImageSet) -> Selected:
+        """The same values, and whatever else is fitted, over other images."""
+        build = self.build
+        return replace(self, images=images, build=lru_cache(lambda value: build(value).over(images)))  # type: ignore[attr-defined]
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The value at each noise level, and the held-out errors that decided."""
