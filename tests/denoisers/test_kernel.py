@@ -8,7 +8,6 @@ import scorelens
 from scorelens.denoisers import kernel as kernel_module
 from scorelens.denoisers.kernel import kernel
 from scorelens.statistics import rotation
-from scorelens.statistics.bandwidth import bandwidth_rule
 from tests.ground_truth.brute_force import floats, softmax
 from tests.ground_truth.cases import KINDS, SHAPES, image_set, pairwise
 
@@ -161,4 +160,4 @@ def test_impossible_bandwidths_are_refused(h):
 
 def test_an_unknown_bandwidth_is_refused():
     with pytest.raises(scorelens.ScorelensError, match="unknown bandwidth 'atuo', did you mean 'auto'"):
-        bandwidth_rule("atuo", float)
+        kernel(image_set("smooth", 40), bandwidth="atuo")

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.locality import Locality, locality
+from scorelens.denoisers.locality import Locality, at_scales, locality
 from scorelens.denoisers.selection import held_out, held_out_predictions, nearest_level
 from scorelens.posterior import MEMORY, Masks, OwnOutput, Posterior, posterior_mean
 from scorelens.statistics import fit_gaussian
@@ -45,9 +45,10 @@ class Multiscale:
     @per_level
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
-        pairs = zip(self.weights(sigma).tolist(), self.scales, strict=True)
-        return torch.stack([weight * scale.at(at_least_float32(z), sigma, pixels)
-                            for weight, scale in pairs if weight > 0]).sum(dim=0).to(z.dtype)
+        weights = self.weights(sigma)
+        used = [scale for weight, scale in zip(weights, self.scales, strict=True) if weight > 0]
+        means = at_scales(used, at_least_float32(z), sigma, pixels)  # [k, B, q]
+        return torch.einsum("k, kbq -> bq", weights[weights > 0].to(means), means).to(z.dtype)
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The weight of each threshold, at each noise level."""
