@@ -6,6 +6,7 @@ import torch
 
 import scorelens
 from scorelens.denoisers import kernel as kernel_module
+from scorelens.denoisers.common import bandwidth_rule
 from scorelens.denoisers.kernel import kernel
 from scorelens.statistics import rotation
 from tests.ground_truth.brute_force import floats, softmax
@@ -160,4 +161,4 @@ def test_impossible_bandwidths_are_refused(h):
 
 def test_an_unknown_bandwidth_is_refused():
     with pytest.raises(scorelens.ScorelensError, match="unknown bandwidth 'atuo', did you mean 'auto'"):
-        kernel(image_set("smooth", 40), bandwidth="atuo")
+        bandwidth_rule("atuo")

@@ -46,7 +46,7 @@ CANDIDATES: dict[str, tuple[Any, ...]] = {  # of the options that can be "auto"
     "bandwidth": (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1.0),
     "temperature": (0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0),
 }
-STARTS = {"threshold": 0.05, "patch_size": 9, "bandwidth": 0.4, "temperature": 1.0}  # until an option's turn to be chosen
+STARTS = {"threshold": 0.05, "patch_size": 9, "bandwidth": 0.4, "temperature": 1.0}  # of options not yet chosen
 
 
 def nearest_level(sigma: float) -> float:

@@ -6,6 +6,6 @@ from scorelens.posterior.queries import Affine, Masks, Queries, WholeImage, Whol
 from scorelens.posterior.responses import AllChannels, MaskMeans, OwnOutput, Responses, WholeOutput, WindowMeans
 from scorelens.posterior.sources import Source
 
-__all__ = ["MEMORY", "Affine", "AllChannels", "Candidate", "MaskMeans", "Masks", "OwnOutput", "Posterior", "Queries", "Responses",
-           "Source", "WholeImage", "WholeOutput", "WholePatch", "WindowMeans", "Windows", "logit_scale", "plan_for",
-           "posterior_mean"]
+__all__ = ["MEMORY", "Affine", "AllChannels", "Candidate", "MaskMeans", "Masks", "OwnOutput", "Posterior", "Queries",
+           "Responses", "Source", "WholeImage", "WholeOutput", "WholePatch", "WindowMeans", "Windows", "logit_scale",
+           "plan_for", "posterior_mean"]
