@@ -134,7 +134,7 @@ def same_but_masks(models: Sequence[Locality]) -> bool:
     """Whether these models differ in their masks alone, and average their images by the exact softmax."""
     first = models[0]
     return all(model.images is first.images and model.temperature == first.temperature and model.plan == first.plan
-               and model.source is model.softmax_batch is model.tolerance is None for model in models)
+               and (model.source, model.softmax_batch, model.tolerance) == (None, None, None) for model in models)
 
 
 def at_scales(models: Sequence[Locality], z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Float[Tensor, "k b q"]:

@@ -32,6 +32,7 @@ class Multiscale:
     scales: tuple[Locality, ...]
     weights: Callable[[float], Float[Tensor, "k"]]  # at sigma
     stacked: Callable[[float], Posterior]  # at sigma: of all thresholds that have a weight, one after another
+    errors: Callable[[float], float]  # held-out, at one of selection.LEVELS
     temperature: float = 1.0
     memory: int = MEMORY
 
@@ -49,6 +50,10 @@ class Multiscale:
         used = [scale for weight, scale in zip(weights, self.scales, strict=True) if weight > 0]
         means = at_scales(used, at_least_float32(z), sigma, pixels)  # [k, B, q]
         return torch.einsum("k, kbq -> bq", weights[weights > 0].to(means), means).to(z.dtype)
+
+    def held_out_error(self, sigma: float) -> float:
+        """The error with the fitted weights, on the images on which they were fitted."""
+        return self.errors(nearest_level(sigma))
 
     def chosen(self, sigmas: Sequence[float]) -> list[dict[str, Any]]:
         """The weight of each threshold, at each noise level."""
@@ -76,11 +81,18 @@ def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMO
     def scale(source: ImageSet, k: int) -> Locality:
         return scales(source)[k]
 
-    @lru_cache
-    def weights(level: float) -> Float[Tensor, "k"]:
+    def predictions(level: float) -> Float[Tensor, "k n q"]:
         name = "locality" if temperature == 1 else f"locality, temperature {temperature!r}"  # as with threshold="auto"
         builders = {f"{name}, threshold {threshold}": partial(scale, k=k) for k, threshold in enumerate(THRESHOLDS)}
-        return convex_weights(held_out_predictions(images, level, builders), held_out(images).truth())
+        return held_out_predictions(images, level, builders)
+
+    @lru_cache
+    def weights(level: float) -> Float[Tensor, "k"]:
+        return convex_weights(predictions(level), held_out(images).truth())
+
+    def error(level: float) -> float:
+        mean = torch.einsum("k, knq -> nq", weights(level).float(), predictions(level).float())
+        return (mean - held_out(images).truth()).square().mean().item()
 
     @lru_cache(maxsize=1)
     def stacked(sigma: float) -> Posterior:
@@ -90,7 +102,8 @@ def multiscale(images: ImageSet, *, temperature: float = 1.0, memory: int = MEMO
         outputs = torch.arange(images.dim).repeat(len(used))
         return Posterior(Masks(keep, (len(used) * c, h, w)), OwnOutput(outputs), images)
 
-    return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)), stacked, temperature, memory)
+    return Multiscale(images, scales(images), lambda sigma: weights(nearest_level(sigma)), stacked, error, temperature,
+                      memory)
 
 
 def convex_weights(predictions: Float[Tensor, "k n q"], truth: Float[Tensor, "n q"]) -> Float[Tensor, "k"]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -147,6 +148,11 @@ class Selected:
         """The chosen value of each option at a noise level."""
         return {choice.option: choice.value for choice in self.choices(nearest_level(sigma))}
 
+    def held_out_error(self, sigma: float) -> float:
+        """The error with the chosen values, on the images on which they were chosen; NaN if there are too few."""
+        last = self.choices(nearest_level(sigma))[-1]
+        return last.errors.get(last.value, math.nan)
+
     def at_level(self, sigma: float) -> Denoiser:
         """The denoiser with the values of a noise level."""
         return self.build(**self.values(sigma))
@@ -182,16 +188,14 @@ def selected(images: ImageSet, name: str, builder: Callable[..., Denoiser], opti
     side, automatic = max(images.shape[1:]), selected_options(options)
     fixed = {key: value for key, value in options.items() if key not in automatic}
     defaults = {key: parameter.default for key, parameter in inspect.signature(builder).parameters.items()}
-    named = {key: _content(key, value) for key, value in fixed.items()
-             if key not in IRRELEVANT and value is not defaults.get(key) and value != defaults.get(key)}
-
+    relevant = {key: value for key, value in fixed.items() if not _same(value, defaults.get(key))}
     def candidates(option: str) -> tuple[Any, ...]:
         return tuple(value for value in CANDIDATES[option] if option != "patch_size" or value <= side + 1)
 
     def name_of(values: Mapping[str, Any], last: str) -> str:
         """Identifies a candidate in the cache; the option that varies comes last."""
-        others = {**named, **{key: repr(value) for key, value in values.items() if key != last}}
-        return ", ".join([name, *(f"{key} {text}" for key, text in sorted(others.items())), f"{last} {values[last]}"])
+        others = {**relevant, **{key: value for key, value in values.items() if key != last}}
+        return f"{content_name(name, others)}, {last} {values[last]}"
 
     @lru_cache(maxsize=2)
     def shared(source: ImageSet) -> dict[str, Any]:
@@ -225,6 +229,16 @@ def selected(images: ImageSet, name: str, builder: Callable[..., Denoiser], opti
 def selected_options(options: Mapping[str, Any]) -> list[str]:
     """The options that are to be chosen from the data, in the order of the choice."""
     return [option for option in CANDIDATES if isinstance(options.get(option), str) and options[option] == "auto"]
+
+
+def _same(value: Any, default: Any) -> bool:
+    return value is default or (isinstance(value, str | int | float) and value == default)
+
+
+def content_name(name: str, options: Mapping[str, Any]) -> str:
+    """A denoiser and its options as text that identifies them in the cache."""
+    texts = (f"{key} {_content(key, value)}" for key, value in sorted(options.items()) if key not in IRRELEVANT)
+    return ", ".join([name, *texts])
 
 
 def _content(name: str, value: Any) -> str:
