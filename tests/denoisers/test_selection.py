@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -139,8 +140,11 @@ def test_nested_masks_in_one_pass_are_the_masks_one_by_one(images, sigma):
 
 def test_multiscale_shares_the_predictions_of_the_automatic_threshold(images, fresh_cache, monkeypatch):
     scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW)
-    monkeypatch.setattr(HeldOut, "predict_all", lambda *_: pytest.fail("predicted again"))
+    counts, predict = [], HeldOut.predict_all
+    monkeypatch.setattr(HeldOut, "predict_all", lambda self, models, sigma: counts.append(len(models)) or predict(
+        self, models, sigma))
     multiscale(images).weights(LOW)
+    assert counts == [1]  # the Wiener filter
 
 
 def test_options_without_content_to_tell_apart_are_refused(images):
@@ -175,16 +179,36 @@ def test_multiscale_is_the_weighted_mean_of_its_scales(images):
     model, z = multiscale(images), images[:3] + LOW * scorelens.seeded_noise(images.shape, range(3))
     weights = model.weights(LOW)
     assert (weights >= 0).all() and weights.sum().item() == pytest.approx(1)
-    scales = [scorelens.build_denoiser("locality", images, threshold=threshold)(z, LOW) for threshold in THRESHOLDS]
-    mean = sum(weight * x0_hat for weight, x0_hat in zip(weights.tolist(), scales, strict=True))
+    models = [scorelens.build_denoiser("locality", images, threshold=threshold) for threshold in THRESHOLDS]
+    models.append(scorelens.build_denoiser("wiener", images))
+    mean = sum(weight * each(z, LOW) for weight, each in zip(weights.tolist(), models, strict=True))
     torch.testing.assert_close(model(z, LOW), mean, rtol=0, atol=1e-6)
+    pixels = torch.tensor([17, 4, 22])
+    torch.testing.assert_close(model.at(z, LOW, pixels), mean.flatten(1)[:, pixels], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [[3], [len(THRESHOLDS)], [1, len(THRESHOLDS)]])
+def test_multiscale_with_some_weights_alone(images, kept):
+    """The Wiener filter alone, thresholds without it, and both; with gradients."""
+    weights = torch.zeros(len(THRESHOLDS) + 1, dtype=torch.float64)
+    weights[kept] = 1 / len(kept)
+    posterior = multiscale(images).scales[kept[0]].posterior(LOW) if kept[0] < len(THRESHOLDS) else None
+    model = replace(multiscale(images), weights=lambda sigma: weights, stacked=lambda sigma: posterior)
+    models = [scorelens.build_denoiser("locality", images, threshold=threshold) for threshold in THRESHOLDS]
+    models.append(scorelens.build_denoiser("wiener", images))
+    z = (images[:3] + LOW * scorelens.seeded_noise(images.shape, range(3))).requires_grad_()
+    expected = sum(models[k](z, LOW) for k in kept) / len(kept)
+    torch.testing.assert_close(model(z, LOW), expected, rtol=0, atol=1e-6)
+    gradients = [torch.autograd.grad(out[:, 0, 2, 3].sum(), z)[0] for out in (model(z, LOW), expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)
 
 
 def test_multiscale_is_at_least_as_good_as_each_scale_on_the_held_out_images(images):
     part, model = held_out(images), multiscale(images)
     weights = model.weights(LOW)
-    scales = torch.stack([part.predict(scorelens.build_denoiser("locality", part.rest, threshold=threshold), LOW)
-                          for threshold in THRESHOLDS])
+    scales = torch.stack([*(part.predict(scorelens.build_denoiser("locality", part.rest, threshold=threshold), LOW)
+                            for threshold in THRESHOLDS),
+                          part.predict(scorelens.build_denoiser("wiener", part.rest), LOW)])
     mixed = (weights.float()[:, None, None] * scales).sum(dim=0)
     assert (mixed - part.truth()).square().mean() <= (scales - part.truth()).square().mean(dim=(1, 2)).min() + 1e-7
 

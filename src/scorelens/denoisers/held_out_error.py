@@ -11,6 +11,7 @@ from scorelens.data.images import ImageSet
 from scorelens.denoisers.multiscale import Multiscale
 from scorelens.denoisers.registry import build_denoiser
 from scorelens.denoisers.selection import (
+    LEAST,
     LEVELS,
     Selected,
     content_name,
@@ -41,7 +42,8 @@ def held_out_error(name: str, images: ImageSet, sigma: float, **options: Any) ->
 def ranked(specs: Sequence[str], images: ImageSet) -> dict[str, float]:
     """Denoisers by held-out error, best first: the geometric mean over noise levels of the error relative to Wiener's.
 
-    No network takes part: the first is the best prediction of a network that the data alone can name.
+    No network takes part: the first is the best prediction of a network that the data alone can name. Infinite if there
+    are too few images to hold any out.
     """
     def score(text: str) -> float:
         (spec, *others) = parse_specs(text)
@@ -50,6 +52,8 @@ def ranked(specs: Sequence[str], images: ImageSet) -> dict[str, float]:
         errors = [max(held_out_error(spec.name, images, level, **spec.options), TINY) for level in LEVELS]
         return math.exp(math.fsum(math.log(a / b) for a, b in zip(errors, linear, strict=True)) / len(LEVELS))
 
+    if len(images) < LEAST:
+        return dict.fromkeys(specs, math.inf)
     linear = [max(held_out_error("wiener", images, level), TINY) for level in LEVELS]
     scores = {text: score(text) for text in specs}
     return dict(sorted(scores.items(), key=lambda item: item[1]))

@@ -72,13 +72,14 @@ class HeldOut(NamedTuple):
             return outputs_of(denoiser, self.x0 + sigma * self.noise, sigma, self.outputs)
 
     def predict_all(self, denoisers: Sequence[Denoiser], sigma: float) -> Float[Tensor, "k n q"]:
-        """The same of several denoisers; in one pass if they are locality models with nested masks."""
+        """The same of several denoisers; locality models that differ in their masks alone take one pass."""
         scales = [denoiser for denoiser in denoisers if isinstance(denoiser, Locality)]
-        if len(scales) == len(denoisers) > 1 and same_but_masks(scales):
-            with torch.no_grad():
-                return at_scales(scales, self.x0 + sigma * self.noise, sigma, self.outputs)
+        together = scales if len(scales) > 1 and same_but_masks(scales) else []
+        with torch.no_grad():
+            nested = iter(at_scales(together, self.x0 + sigma * self.noise, sigma, self.outputs) if together else ())
         tracked = progress.track(denoisers, f"held-out error at sigma {sigma:.3g}", len(denoisers))
-        return torch.stack([self.predict(denoiser, sigma) for denoiser in tracked])
+        return torch.stack([next(nested) if together and isinstance(denoiser, Locality)
+                            else self.predict(denoiser, sigma) for denoiser in tracked])
 
 
 def outputs_of(denoiser: Denoiser, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Float[Tensor, "b q"]:
@@ -189,6 +190,7 @@ def selected(images: ImageSet, name: str, builder: Callable[..., Denoiser], opti
     fixed = {key: value for key, value in options.items() if key not in automatic}
     defaults = {key: parameter.default for key, parameter in inspect.signature(builder).parameters.items()}
     relevant = {key: value for key, value in fixed.items() if not _same(value, defaults.get(key))}
+    content_name(name, relevant)  # raises now, before anything is computed
     def candidates(option: str) -> tuple[Any, ...]:
         return tuple(value for value in CANDIDATES[option] if option != "patch_size" or value <= side + 1)
 

@@ -29,7 +29,7 @@ def chosen_table(chosen: Chosen) -> str:
 def chosen_figure(chosen: Chosen) -> Figure:
     """Errors relative to the least, for each noise level and value, with the chosen values marked; or the weights."""
     if "weights" in chosen[0]:
-        return _tables(chosen, {"threshold": [row["weights"] for row in chosen]}, "weight of each threshold")
+        return _tables(chosen, {"threshold": [row["weights"] for row in chosen]}, "weights")
     options = [option for option, errors in chosen[0]["errors"].items() if errors]
     return _tables(chosen, {option: [row["errors"][option] for row in chosen] for option in options},
                    "held-out error / least error")
