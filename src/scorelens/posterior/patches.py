@@ -13,8 +13,8 @@ from torch import Tensor
 
 from scorelens import distributed, progress
 from scorelens.data.images import ImageSet, to_floats
-from scorelens.types import ScorelensError
 from scorelens.posterior.sources import Origin
+from scorelens.types import ScorelensError
 
 SAMPLE = 100  # patches for each cluster that the centres are fitted to
 CHUNK = 2**15  # patches at a time

@@ -15,6 +15,7 @@ from torch import Tensor
 from scorelens.paper.numbers import PAPER_THRESHOLD, means
 from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE
 from scorelens.paper.results import Results, family
+from scorelens.paper.results import claim as find_claim
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
@@ -138,6 +139,30 @@ def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figu
                              [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]])
 
 
+def claim_figure(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """r2 of single steps by held-out error, relative to the least at the same noise level; one colour per method."""
+    by_dataset = results.of(preset)
+    names = list(dict.fromkeys(row.label for row in results.rows_of(preset)))
+
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        least = [max(min(errors), 1e-12) for errors in zip(*([level["error"] for level in row.metrics["levels"]]
+                                                             for row in rows), strict=True)]
+        for row in rows:
+            levels, k = row.metrics["levels"], names.index(row.label)
+            axes.plot([level["error"] / error for level, error in zip(levels, least, strict=True)],
+                      [level["r2"]["mean"] for level in levels], "os^"[k // 10 % 3], ms=4, color=f"C{k % 10}",
+                      alpha=0.8, label=row.label)
+        axes.set(xscale="log", xlabel="held-out error / least", ylabel="r2 of single steps",
+                 ylim=(max(-0.5, axes.get_ylim()[0]), 1.02))
+
+    found = find_claim(by_dataset)
+    rank = "" if found is None else ("; Spearman's correlation of less error with higher r2, within a dataset and "
+                                     f"noise level: {found.correlation.mean:.2f} ({found.correlation.low:.2f} to "
+                                     f"{found.correlation.high:.2f})")
+    yield from to.panels(preset, "r2 of single steps with the network's against the error on held-out images, relative "
+                         f"to the least at the same noise level{rank}", by_dataset, plot)
+
+
 def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """The field of the centre pixel: the network's above the Wiener filter's, for each dataset."""
     rows = [(row, arrays) for row in results.rows_of(preset) if "centre" in (arrays := to.arrays(row))]
@@ -195,7 +220,7 @@ def guidance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figu
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
-    "held-out": heldout_figures, "sensitivity": field_strips,
+    "held-out": heldout_figures, "claim": claim_figure, "sensitivity": field_strips,
     "manipulation": mark_figures, "guidance": guidance_curves}
 
 
