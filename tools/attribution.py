@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +44,12 @@ FORMULAS: dict[str, dict[str, Any]] = {"optimal": {}, "locality": {"threshold": 
 RESAMPLES = 2000
 RESULTS = Path(__file__).resolve().parents[1] / "perf" / "results" / "attribution.jsonl"
 REMOVED, QUESTIONED = 0.05, 4  # share of the images that is removed, and generated images for which it is
-RATE, EMA, CLIP = 3e-3, 0.99, 1.0
+RATE, EMA, GROUP = 2e-3, 0.99, 24  # GROUP networks are trained side by side
 
 
 @dataclass(frozen=True)
 class Study:
-    """The data, and the recipe of its networks: tiny, so that hundreds can be trained."""
+    """The data, and the recipe of its networks: tiny, and trained side by side, so that hundreds can be."""
 
     data: str
     limit: int | None
@@ -73,8 +74,8 @@ class Study:
 
 
 STUDIES = {
-    "digits": Study("digits", None, width=192, layers=2, steps=1500, batch=64),
-    "fashion-mnist": Study("fashion-mnist", 3000, width=256, layers=2, steps=1500, batch=64),
+    "digits": Study("digits", None, width=128, layers=1, steps=1200, batch=32),
+    "fashion-mnist": Study("fashion-mnist", 3000, width=192, layers=1, steps=1200, batch=32),
 }
 
 
@@ -83,78 +84,108 @@ def _images(data: str, split: str, limit: int | None) -> ImageSet:
     return load_images(data, split=split, limit=limit)
 
 
-class SmallNetwork(nn.Module):
-    """A residual network of fully connected layers with EDM's preconditioning (Karras et al. 2022): a denoiser."""
+class SmallNetworks(nn.Module):
+    """Residual networks of fully connected layers with EDM's preconditioning (Karras et al. 2022), side by side."""
 
-    def __init__(self, dim: int, width: int, layers: int) -> None:
+    def __init__(self, count: int, dim: int, width: int, layers: int, generator: torch.Generator) -> None:
         super().__init__()
-        self.first, self.last = nn.Linear(dim, width), nn.Linear(width, dim)
-        self.levels = nn.Linear(16, layers * width)
-        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
-        nn.init.zeros_(self.last.weight)
+        shapes = {"first": (dim, width), "levels": (16, layers * width), "last": (width, dim),
+                  **{f"layer{k}": (width, width) for k in range(layers)}}
+        for name, (before, after) in shapes.items():
+            one = torch.randn(count, before, after, generator=generator) / math.sqrt(before)
+            self.register_parameter(f"{name}_weight", nn.Parameter(one * (name != "last")))
+            self.register_parameter(f"{name}_bias", nn.Parameter(torch.zeros(count, 1, after)))
+        self.layers = layers
 
-    def forward(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        level = torch.as_tensor(sigma, dtype=z.dtype).expand(len(z))
-        angles = level.log()[:, None] * torch.arange(1, 9) * math.pi / 8
-        shifts = self.levels(torch.cat([angles.sin(), angles.cos()], dim=1)).unflatten(1, (len(self.layers), -1))
-        sigma, flat = level[:, None], z.flatten(1)
+    def forward(self, z: Tensor, sigma: Tensor) -> Tensor:
+        """x0_hat of noisy images [E, B, D] at noise levels [E, B]: network e for row e."""
+        angles = sigma.log()[:, :, None] * torch.arange(1, 9) * math.pi / 8
+        shifts = self._linear("levels", torch.cat([angles.sin(), angles.cos()], dim=2)).chunk(self.layers, dim=2)
+        sigma = sigma[:, :, None]
         norm = (sigma**2 + SPREAD**2).sqrt()
-        hidden = self.first(flat / norm)
-        for k, layer in enumerate(self.layers):
-            hidden = hidden + layer(silu(hidden + shifts[:, k]))
-        return (SPREAD**2 / norm**2 * flat + sigma * SPREAD / norm * self.last(silu(hidden))).view(z.shape)
+        hidden = self._linear("first", z / norm)
+        for k, shift in enumerate(shifts):
+            hidden = hidden + self._linear(f"layer{k}", silu(hidden + shift))
+        return SPREAD**2 / norm**2 * z + sigma * SPREAD / norm * self._linear("last", silu(hidden))
+
+    def _linear(self, name: str, x: Tensor) -> Tensor:
+        return torch.baddbmm(getattr(self, f"{name}_bias"), x, getattr(self, f"{name}_weight"))
 
 
-def train_network(study: Study, rows: Sequence[int] | np.ndarray, seed: int, path: Path) -> Path:
-    """Train on these images only, unless the weights exist."""
-    if path.exists():
-        return path
-    x0, generator = study.images[rows], torch.Generator().manual_seed(seed)
-    torch.manual_seed(seed)
-    model, averaged = (SmallNetwork(study.images.dim, study.width, study.layers) for _ in range(2))
-    averaged.load_state_dict(model.state_dict())
-    averaged.requires_grad_(False)
-    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
-    low, high = (math.log(each) for each in NOISE)
+@dataclass(frozen=True)
+class Member:
+    """One of several networks, as a denoiser."""
+
+    networks: SmallNetworks
+    index: int
+
+    def __call__(self, z: Tensor, sigma: float) -> Tensor:
+        one = SmallNetworks.__new__(SmallNetworks)
+        nn.Module.__init__(one)
+        one.layers = self.networks.layers
+        for name, value in self.networks.named_parameters():
+            one.register_parameter(name, nn.Parameter(value[self.index:self.index + 1], requires_grad=False))
+        return one(z.flatten(1)[None], torch.full((1, len(z)), sigma))[0].view(z.shape)
+
+
+def trained(study: Study, rows: Sequence[np.ndarray], seed: int, path: Path, alike: bool = False) -> list[Member]:
+    """A network for each set of images, loaded if the weights exist; `alike`: all start equal and see equal noise."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(rows), study.images.dim, study.width, study.layers)
+    model, averaged = SmallNetworks(*shape, generator), SmallNetworks(*shape, torch.Generator())
+    if not path.exists():
+        if alike:
+            model.load_state_dict({name: value[:1].expand_as(value) for name, value in model.state_dict().items()})
+        averaged.load_state_dict(model.state_dict())
+        averaged.requires_grad_(False)
+        _train(study, rows, model, averaged, generator, alike)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_file(path) as temporary:
+            save_file({name: value.contiguous() for name, value in averaged.state_dict().items()}, temporary)
+    averaged.load_state_dict(load_file(path))
+    return [Member(averaged, k) for k in range(len(rows))]
+
+
+def _train(study: Study, rows: Sequence[np.ndarray], model: SmallNetworks, averaged: SmallNetworks,
+           generator: torch.Generator, alike: bool) -> None:
+    x0, least = study.images[:].flatten(1), min(map(len, rows))
+    table = torch.stack([torch.from_numpy(np.random.default_rng(k).permutation(each)[:least])
+                         for k, each in enumerate(rows)])  # [E, n]
+    optimizer, drawn = torch.optim.Adam(model.parameters(), lr=RATE, fused=True), 1 if alike else len(rows)
+    (low, high), shape = (math.log(each) for each in NOISE), (drawn, study.batch)
     for step in range(study.steps):
-        batch = x0[torch.randint(len(x0), (study.batch,), generator=generator)]
-        sigma = torch.exp(low + (high - low) * torch.rand(study.batch, generator=generator))
-        z = batch + sigma.view(-1, 1, 1, 1) * torch.randn(batch.shape, generator=generator)
+        chosen = torch.randint(least, shape, generator=generator).expand(len(rows), -1)
+        batch = x0[table.gather(1, chosen)]  # [E, B, D]
+        sigma = torch.exp(low + (high - low) * torch.rand(shape, generator=generator)).expand(len(rows), -1)
+        z = batch + sigma[:, :, None] * torch.randn(*shape, x0.shape[1], generator=generator)
         weight = (sigma**2 + SPREAD**2) / (sigma * SPREAD) ** 2
-        loss = ((model(z, sigma) - batch).square().mean(dim=(1, 2, 3)) * weight).mean()
+        loss = ((model(z, sigma) - batch).square().mean(dim=2) * weight).mean(dim=1).sum()
         decay = (1 + math.cos(math.pi * step / study.steps)) / 2
         optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 100) * decay
         optimizer.zero_grad()
         loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
         torch._foreach_lerp_(list(averaged.parameters()), list(model.parameters()), 1 - min(EMA, step / (step + 9)))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with atomic_file(path) as temporary:
-        save_file({name: value.contiguous() for name, value in averaged.state_dict().items()}, temporary)
-    return path
 
 
-def load_trained(study: Study, path: Path) -> SmallNetwork:
-    model = SmallNetwork(study.images.dim, study.width, study.layers).requires_grad_(False)
-    model.load_state_dict(load_file(path))
-    return model
+def halves(runs: Path, name: str, seed: int, group: int) -> tuple[list[int], list[Member]]:
+    """The networks of one group of halves."""
+    study = STUDIES[name]
+    chosen = list(range(group * GROUP, min((group + 1) * GROUP, study.subsets)))
+    path = group_path(runs, name, seed, group)
+    return chosen, trained(study, [study.half(k) for k in chosen], 1000 * seed + group, path)
 
 
-def jobs(study: Study) -> Iterator[tuple[int, int]]:
-    """(subset, seed), first seeds first."""
-    return ((subset, seed) for seed in (0, 1) for subset in range(study.subsets))
-
-
-def weights_path(runs: Path, name: str, subset: int, seed: int) -> Path:
-    return runs / name / f"half-{subset:03d}-seed-{seed}.safetensors"
+def group_path(runs: Path, name: str, seed: int, group: int) -> Path:
+    return runs / name / f"halves-{group}-seed-{seed}.safetensors"
 
 
 def train(runs: Path, name: str) -> None:
-    study = STUDIES[name]
-    for subset, seed in jobs(study):
-        train_network(study, study.half(subset), 1000 * seed + subset, weights_path(runs, name, subset, seed))
-        print(f"{name}: half {subset}, seed {seed}", flush=True)
+    """Train the first seed of all halves, then the second."""
+    for seed in (0, 1):
+        for group in range(-(-STUDIES[name].subsets // GROUP)):
+            halves(runs, name, seed, group)
+            print(f"{name}: group {group} of the halves, seed {seed}", flush=True)
 
 
 def tested(study: Study) -> dict[str, Tensor]:
@@ -234,11 +265,14 @@ def append(row: dict[str, Any]) -> None:
 def score(runs: Path, name: str) -> None:
     """LDS of every method on the halves whose networks exist."""
     study = STUDIES[name]
-    first = [k for k in range(study.subsets) if weights_path(runs, name, k, 0).exists()]
-    both = [k for k in first if weights_path(runs, name, k, 1).exists()]
+    networks: dict[int, dict[int, Member]] = {0: {}, 1: {}}
+    for seed, group in product((0, 1), range(-(-study.subsets // GROUP))):
+        if group_path(runs, name, seed, group).exists():
+            networks[seed].update(zip(*halves(runs, name, seed, group), strict=True))
+    first, both = list(networks[0]), [k for k in networks[0] if k in networks[1]]
     for kind, x0 in tested(study).items():
-        measured = {seed: torch.stack([losses(load_trained(study, weights_path(runs, name, k, seed)), x0)
-                                       for k in chosen]) for seed, chosen in ((0, first), (1, both)) if len(chosen) > 1}
+        measured = {seed: torch.stack([losses(networks[seed][k], x0) for k in chosen])
+                    for seed, chosen in ((0, first), (1, both)) if len(chosen) > 1}
         common = {"study": name, "images": kind, "tested": len(x0), "training_images": len(study.images),
                   "steps": study.steps, "width": study.width}
         for method, predicted in predictions(study, x0, [study.half(k) for k in first]).items():
@@ -258,28 +292,26 @@ def remove(runs: Path, name: str) -> None:
     study, folder = STUDIES[name], runs / name
     x0 = tested(study)["generated"][:QUESTIONED]
     every, count = np.arange(len(study.images)), round(REMOVED * len(study.images))
-    whole = [load_trained(study, train_network(study, every, seed, folder / f"all-seed-{seed}.safetensors"))
-             for seed in (0, 1)]
     orders: dict[str, Tensor] = {method: mean_weights(build_denoiser(method, study.images, **options), x0)
                                  for method, options in FORMULAS.items()}
     orders["pixel similarity"] = -torch.cdist(x0.flatten(1), study.images[:].flatten(1))
     for seed in (0, 1):
         orders[f"random {seed}"] = torch.rand(len(x0), len(every), generator=torch.Generator().manual_seed(seed))
-    changes: dict[str, list[float]] = {"another seed": change(whole[1], whole[0], x0).tolist()}
-    for method, order in orders.items():
-        for k in range(len(x0)):
-            removed = order[k].topk(count).indices.numpy()
-            path = folder / f"without-{method.replace(' ', '-')}-{k}.safetensors"
-            network = load_trained(study, train_network(study, np.setdiff1d(every, removed), 0, path))
-            changes.setdefault(method.rstrip(" 01"), []).append(change(network, whole[0], x0)[k].item())
-            print(f"{name}: without the top of {method}, image {k}", flush=True)
+    rows = [np.setdiff1d(every, one.topk(count).indices.numpy()) for order in orders.values() for one in order]
+    # the same number of images, the same start and the same noise for all; only the images differ
+    whole, again, *without_them = trained(study, [every, every, *rows], 0, folder / "removed.safetensors", alike=True)
+    another = trained(study, [every], 1, folder / "another-seed.safetensors")[0]
+    changes: dict[str, list[float]] = {"nothing, another order": change(again, whole, x0).tolist(),
+                                       "nothing, another seed": change(another, whole, x0).tolist()}
+    for k, (method, network) in enumerate(zip([name for name in orders for _ in x0], without_them, strict=True)):
+        changes.setdefault(method.rstrip(" 01"), []).append(change(network, whole, x0)[k % len(x0)].item())
     for method, values in changes.items():
         append({"what": "removal", "study": name, "method": method, "removed": count, "images": len(x0),
                 "training_images": len(every), "change": interval(torch.tensor(values, dtype=torch.float64)),
                 "steps": study.steps, "width": study.width})
 
 
-def change(network: nn.Module, reference: nn.Module, x0: Tensor) -> Tensor:
+def change(network: Member, reference: Member, x0: Tensor) -> Tensor:
     """The rms difference of two networks' predictions for each image, over noise levels and draws."""
     with torch.no_grad():
         squares = [(network(z, sigma) - reference(z, sigma)).square().mean(dim=(1, 2, 3)) for z, sigma in noisy(x0)]

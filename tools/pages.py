@@ -14,6 +14,7 @@ from perf.rows import DOCS, ROOT, results, rows_of
 
 from scorelens.files import write_json
 from scorelens.networks.zoo_source import PACKAGED
+from tools.attribution_page import attribution_regions
 from tools.fields_page import fields_regions
 from tools.latent_fields import latent_table
 from tools.methods_page import SCORES, methods_regions
@@ -90,6 +91,7 @@ def regions() -> dict[str, dict[str, str]]:
             "docs/methods.md": methods_regions(rows_of("methods"), results("digits"), listed),
             "docs/sensitivity.md": fields_regions(),
             "docs/reliability.md": reliability_regions(rows_of("torture")),
+            "docs/attribution.md": attribution_regions(rows_of("attribution")),
             "docs/your_own_model.md": {"latents": latent_table()},
             "docs/gallery.md": {"headline": table((r for r in results("headline") if "r2" in r.metrics), HEADLINE)},
             "docs/results.md": {"summary": summary_table(results()), "demo": demo, **results_regions(results())}}

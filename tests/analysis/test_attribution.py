@@ -59,24 +59,33 @@ def test_refitted_equals_a_denoiser_built_from_the_smaller_set(case):
     torch.testing.assert_close(smaller(z, 0.6), direct(z, 0.6), atol=1e-6, rtol=0)
 
 
-@pytest.mark.parametrize("case", ["multiscale", "locality, auto", "measured", "pspc-flex"])
-def test_kept_keeps_what_was_fitted(case):
-    """Removing an image without weight changes nothing; refitted, the fit changes."""
-    images = digits()
-    z, sigma = images[:1] + 0.05 * seeded_noise(images.shape, [0]), 0.05
-    model = build(case, images)
-    weights = attribute(model, z, sigma, top=60, outputs=False).behind
-    unused = int(weights.index[0, 0, -1])
-    assert float(weights.weight[0, 0, -1]) < 1e-12
-    torch.testing.assert_close(without(model, [unused])(z, sigma), model(z, sigma), atol=1e-6, rtol=0)
+@pytest.mark.parametrize(("case", "fitted"), [
+    ("multiscale", lambda model, sigma: [model.weights(sigma), model.stacked(sigma).queries.keep]),
+    ("locality, auto", lambda model, sigma: [torch.tensor(model.value(sigma)),
+                                             model.build(model.value(sigma)).masks(sigma).keep]),
+    ("measured", lambda model, sigma: [model.masks(sigma).keep]),
+    ("pspc-flex", lambda model, sigma: [model.posterior(sigma).queries.keep]),
+    ("kernel", lambda model, sigma: [torch.tensor(model.bandwidth(sigma)), model.stats.mean]),
+])
+def test_kept_keeps_what_was_fitted(case, fitted):
+    model = build(case, digits())
+    smaller = without(model, range(20))
+    for a, b in zip(fitted(smaller, 0.5), fitted(model, 0.5), strict=True):
+        assert torch.equal(a, b)
+    assert len(smaller.images) == 40
+    assert not torch.allclose(smaller(noisy(), 0.5), model(noisy(), 0.5), atol=1e-3)
 
 
-def test_removed_images_have_no_weight_and_indices_stay():
-    model, z = build_denoiser("locality", digits()), noisy()
-    first = int(attribute(model, z, 0.3, top=1).behind.index[0, 0, 0])
+def test_removal_renormalizes_the_weights_and_indices_stay():
+    """w_j / (1 - w_i) for the others; indices refer to the set that the first denoiser was built from."""
+    model, z = build_denoiser("optimal", digits()), noisy()[:1]
+    before = attribute(model, z, 0.7, top=60).behind
+    first = int(before.index[0, 0, 0])
     for statistics in ("kept", "refitted"):
-        index = attribute(without(model, [first], statistics), z, 0.3, top=59).behind.index
-        assert first not in index and int(index.max()) == 59  # of the set that the first denoiser was built from
+        after = attribute(without(model, [first], statistics), z, 0.7, top=10).behind
+        assert after.index[0, 0].tolist() == before.index[0, 0, 1:11].tolist()
+        expected = before.weight[0, 0, 1:11] / (1 - before.weight[0, 0, 0])
+        torch.testing.assert_close(after.weight[0, 0], expected, rtol=1e-4, atol=1e-7)
 
 
 @pytest.mark.parametrize("case", ["optimal", "locality", "els", "bbels", "ls", "pspc-square", "multiscale", "kernel",

@@ -20,7 +20,7 @@ from scorelens.analysis.models import build_model
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import recipe_of
 from scorelens.metrics import r2
-from scorelens.posterior import Term, image_weights, top_weights
+from scorelens.posterior import Masks, Term, image_weights, top_weights
 from scorelens.sampling import Guided, Samples
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import check_memory, check_noisy, check_sigma, shape_of, wide_dtype
@@ -220,6 +220,21 @@ def terms_of(denoiser: Any, z: Tensor, sigma: float) -> Iterator[Term]:
         raise _no_weights(denoiser)
     terms: Iterator[Term] = denoiser.terms(z, sigma)
     return terms
+
+
+def compared_pixels(denoiser: Any, z: Tensor, sigma: float, pixel: Pixel) -> Float[Tensor, "h w"] | None:
+    """The mask through which an output pixel compares z with the training images: the share of its queries that
+    compare each pixel, over the channels. None where whole images, or patches at any position, are compared."""
+    c, h, w = z.shape[1:]
+    outputs = torch.arange(c) * h * w + pixel[0] * w + pixel[1]
+    for term in terms_of(denoiser, z, sigma):
+        some = term.at(outputs)
+        if some is not None and isinstance(some.posterior.queries, Masks):
+            keep = some.posterior.queries.keep.double().cpu()  # [q, d]
+            mix = some.writers.mix
+            rows = keep[some.writers.target] if mix is None else mix.double().cpu() @ keep
+            return rows.view(-1, c, h, w).mean(dim=(0, 1))
+    return None
 
 
 def _no_weights(denoiser: Any) -> ScorelensError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -31,7 +31,7 @@ LARGEST = 1 - 1e-3  # of the removed weight; beyond, renormalizing loses digits,
 
 
 def without(denoiser: Any, indices: Sequence[int] | np.ndarray | Tensor,
-            statistics: Literal["kept", "refitted"] = "kept") -> Any:
+            statistics: str = "kept") -> Any:
     """The denoiser of the training images that remain when these are removed.
 
     Args:
@@ -123,7 +123,7 @@ def _without_each(denoiser: Any, z: Tensor, sigma: float, numbers: Int[np.ndarra
     changed, again = _renormalized(list(terms_of(denoiser, z, sigma)), numbers, x0_hat)
     result = changed.view(len(numbers), *z.shape[1:]).to(z.dtype)
     for k in again:
-        result[k] = without(denoiser, [numbers[k]])(z, sigma)[0]
+        result[k] = without(denoiser, numbers[k:k + 1])(z, sigma)[0]
     return result
 
 
