@@ -79,6 +79,9 @@ def test_results_do_not_depend_on_threads_batch_or_order(monkeypatch):
         finally:
             torch.set_num_threads(threads)
         assert torch.equal(torch.cat([model(one[None], 1.24) for one in z]), alone)
+        for count in (5, 9, 11):  # a group with repeated images, and one with others one by one
+            many = z[torch.arange(count) % len(z)]
+            assert torch.equal(model(many, 1.24), alone[torch.arange(count) % len(z)])
         order = np.random.default_rng(0).permutation(len(images))
         torch.testing.assert_close(scorelens.build_denoiser(name, images.subset(order))(z, 1.24), alone,
                                    rtol=0, atol=1e-5)
@@ -151,20 +154,42 @@ def test_extreme_noise_and_ties():
 
 
 def test_power_of_two_to_the_last_digits():
-    """exp2 of the kernels against float64, over all exponents that matter."""
+    """Powers of the kernels against float64, over all exponents that matter; 0 at the limit and below."""
     from numba import njit
 
-    from scorelens.posterior.plans.simd import LANES, aligned, exp2, load, store
+    from scorelens.posterior.plans.simd import LANES, aligned, load_group, powers, store_group
 
     @njit
     def power(values, out):
-        for k in range(len(values)):
-            store(out, k, exp2(load(values, k)))
+        for k in range(0, len(values), 2):
+            store_group(out, k, powers(load_group((0, 1), values, k), np.float32(-100)))
 
     values, out = aligned((400, LANES), np.float32), aligned((400, LANES), np.float32)
-    values[:] = np.linspace(-125.9, 0, values.size, dtype=np.float32).reshape(values.shape)
+    values[:] = np.linspace(-125.9, 12, values.size, dtype=np.float32).reshape(values.shape)
     power(values, out)
-    np.testing.assert_allclose(out, np.exp2(values.astype(np.float64)), rtol=3e-7)
+    expected = np.where(values > -100, np.exp2(values.astype(np.float64)), 0)
+    np.testing.assert_allclose(out, expected, rtol=3e-7)
+
+
+@pytest.mark.parametrize("count", [1, 2, 8])
+def test_totals_add_up_in_the_same_order_for_every_group(count):
+    """The sum of each vector, bitwise that of the vector alone."""
+    from numba import njit
+
+    from scorelens.posterior.plans.simd import LANES, add_totals, aligned, load_group
+
+    @njit
+    def totals(values, members, sums):
+        for k in range(0, len(values), len(members)):
+            add_totals(sums, k, load_group(members, values, k))
+
+    values = aligned((8, LANES), np.float32)
+    values[:] = np.random.default_rng(0).standard_normal(values.shape)
+    sums, alone = np.ones(8), np.ones(8)
+    totals(values, tuple(range(count)), sums)
+    totals(values, (0,), alone)
+    np.testing.assert_array_equal(sums, alone)
+    np.testing.assert_allclose(sums, 1 + values.astype(np.float64).sum(axis=1), rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow

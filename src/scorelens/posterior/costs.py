@@ -18,7 +18,7 @@ from scorelens.data.images import ImageSet, to_floats
 from scorelens.posterior.plans.base import Plan, cached_chunk
 from scorelens.posterior.plans.dense import DenseMasks
 from scorelens.posterior.plans.differences import MaskDifferences, mask_changes
-from scorelens.posterior.plans.fused import SPAN, FusedMasks, linked
+from scorelens.posterior.plans.fused import GROUP, SPAN, FusedMasks, linked
 from scorelens.posterior.plans.sparse import sums_over
 from scorelens.posterior.responses import OwnOutput
 from scorelens.posterior.softmax import chunk_state, merge
@@ -120,8 +120,8 @@ def measured_rates(device: torch.device, dtype: torch.dtype) -> Rates:
 
 @lru_cache(maxsize=1)
 def fused_rates() -> Rates:
-    """The rates of the compiled kernel, from the same windows."""
-    grid, images, z = (3, 32, 32), torch.randint(256, (SPAN, 3, 32, 32), dtype=torch.uint8), torch.rand(1, 3072)
+    """The rates of the compiled kernel, from the same windows and a group of noisy images."""
+    grid, images, z = (3, 32, 32), torch.randint(256, (SPAN, 3, 32, 32), dtype=torch.uint8), torch.rand(GROUP, 3072)
     (entries, fast), (more, slow) = (_fused_step(grid, radius, images, z) for radius in (2, 9))
     entry = max(slow - fast, 0.1 * slow) / (more - entries)
     rates = Rates(0.0, entry, max(fast - entry * entries, 0.1 * fast) / images.numel(), 0.0, 0.0)
@@ -129,14 +129,15 @@ def fused_rates() -> Rates:
 
 
 def _fused_step(grid: Shape, radius: int, images: Tensor, z: Tensor) -> tuple[int, float]:
-    """A span of square windows by the compiled kernel: its entries, and the seconds if all threads have such spans."""
+    """A span of square windows by the compiled kernel: its entries, and the seconds for a noisy image if all
+    threads have such spans."""
     source = ImageSet(images.numpy(), "random")
     plan = FusedMasks(lambda: DenseMasks(z), linked(_windows(grid, radius), grid), chained=True)
 
     def work() -> object:
         return list(plan.spans(z, source, range(len(source)), 127.5, 1.0, math.inf, OwnOutput()))
 
-    return plan.links.entries * len(source), _seconds(work, z.device) / torch.get_num_threads()
+    return plan.links.entries * len(source), _seconds(work, z.device) / len(z) / torch.get_num_threads()
 
 
 def _window_step(grid: Shape, radius: int, device: torch.device, dtype: torch.dtype) -> tuple[int, int, float]:

@@ -29,6 +29,7 @@ from scorelens.posterior.windows import WindowGrid
 from scorelens.types import Flat, Shape
 
 SPAN = 2048  # images that a thread takes at a time
+GROUP, FEW = 8, 3  # noisy images that share the loads of training images; up to FEW are faster one by one
 COMPILING = 10.0  # seconds, for the progress bar
 
 
@@ -123,12 +124,14 @@ class FusedMasks(_Compiled):
 
         def run(pixels: np.ndarray, zeros: np.ndarray, unit: np.float32, noisy: np.ndarray, best: np.ndarray,
                 sums: np.ndarray) -> None:
-            chain = aligned((self.links.slots + 2, LANES), np.float32)  # the last two: 0, and workspace
-            chain[self.links.slots] = 0
-            masks_kernel(pixels, zeros, unit, noisy, not self.chained, self.links.steps, self.links.rows, writes, scale,
-                         margin, best, sums, aligned((d, LANES), pixels.dtype), aligned((d, LANES), np.float32), chain)
+            members = best.shape[2] + 1  # of a slot
+            chain = aligned(((self.links.slots + 1) * members + members, LANES), np.float32)  # the last: workspace
+            chain[self.links.slots * members:] = 0
+            shifts = np.ascontiguousarray((-2 * noisy if self.chained else noisy).swapaxes(1, 2))
+            masks_kernel(pixels, zeros, unit, shifts, tuple(range(members)), not self.chained, self.links.steps,
+                         self.links.rows, writes, scale, margin, best, sums, aligned((d, LANES), np.float32), chain)
 
-        return _spans(run, z, source, images, zero, queries, writes.shape[1])
+        return _spans(run, z, GROUP, source, images, zero, queries, writes.shape[1])
 
 
 @dataclass(frozen=True)
@@ -155,27 +158,36 @@ class FusedWindows(_Compiled):
 
         def run(pixels: np.ndarray, zeros: np.ndarray, unit: np.float32, noisy: np.ndarray, best: np.ndarray,
                 sums: np.ndarray) -> None:
-            windows_kernel(pixels, zeros, unit, noisy, (c, h, w), sides, margins, grid.border == "wrap", shifts, writes,
-                           scale, margin, best, sums, aligned((c * h * w, LANES), pixels.dtype),
+            windows_kernel(pixels, zeros, unit, noisy[:, 0], (c, h, w), sides, margins, grid.border == "wrap", shifts,
+                           writes, scale, margin, best, sums, aligned((c * h * w, LANES), np.float32),
                            aligned((h * w, LANES), np.float32), aligned((2 * most + 1, LANES), np.float32))
 
-        return _spans(run, z, source, images, zero, math.prod(grid.positions), writes.shape[1])
+        return _spans(run, z, 1, source, images, zero, math.prod(grid.positions), writes.shape[1])
 
 
-def _spans(run: Callable[..., None], z: Flat, source: Source, images: range, zero: float | Tensor, queries: int,
-           values: int) -> Iterator[tuple[State, float]]:
-    """The states of spans of images, in order, each with the share that is done; with as many threads as torch uses."""
-    (b, d), noisy = z.shape, z.detach().numpy()
+def _spans(run: Callable[..., None], z: Flat, group: int, source: Source, images: range, zero: float | Tensor,
+           queries: int, values: int) -> Iterator[tuple[State, float]]:
+    """The states of spans of images, in order, each with the share that is done; with as many threads as torch uses.
+
+    Noisy images [b, d] are passed to `run` as [groups, group, d].
+    """
+    d, noisy = z.shape[1], _grouped(z.numpy(), group)
 
     def state(start: int, stop: int) -> State:
         pixels = source.raw(start, max(stop, start + 1))[:stop - start].flatten(1).contiguous().numpy()
         zeros, unit = np.broadcast_to(np.asarray(zero, np.float32).reshape(-1), d).copy(), np.float32(1 / 127.5)
         if pixels.dtype != np.uint8:  # floats in units of z
             zeros, unit = (zeros - np.float32(127.5)) * unit, np.float32(1)
-        best, sums = np.full((b, queries), np.inf, np.float32), np.zeros((b, queries, 1 + values))
-        run(pixels, zeros, unit, noisy, best, sums)
-        totals = torch.from_numpy(sums)
-        return State(torch.from_numpy(best), totals[:, :, 0], totals[:, :, 1:])
+        states = []
+        for groups in noisy:
+            count, size, _ = groups.shape
+            best = np.full((count, queries, size), np.inf, np.float32)
+            sums = np.zeros((count, queries, 1 + values, size))
+            run(pixels, zeros, unit, groups, best, sums)
+            states.append((best.swapaxes(1, 2).reshape(-1, queries),
+                           sums.transpose(0, 3, 1, 2).reshape(-1, queries, 1 + values)))
+        nearest, totals = (torch.from_numpy(np.concatenate(parts)[:len(z)]) for parts in zip(*states, strict=True))
+        return State(nearest, totals[:, :, 0], totals[:, :, 1:])
 
     def span(start: int) -> tuple[State, float]:
         stop = min(start + SPAN, images.stop)
@@ -189,6 +201,15 @@ def _spans(run: Callable[..., None], z: Flat, source: Source, images: range, zer
         return
     with ThreadPoolExecutor(threads) as pool:
         yield from pool.map(span, starts)
+
+
+def _grouped(noisy: Float[np.ndarray, "b d"], group: int) -> list[Float[np.ndarray, "groups group d"]]:
+    """Noisy images in groups of this size; the last ones one by one, or with repeated images to complete a group."""
+    whole = len(noisy) // group * group
+    if len(noisy) - whole > FEW:
+        return [np.resize(noisy, (-(-len(noisy) // group), group, noisy.shape[1]))]
+    parts = (noisy[:whole].reshape(-1, group, noisy.shape[1]), noisy[whole:, None])
+    return [part for part in parts if len(part)]
 
 
 def written(responses: Responses | None, d: int) -> UInt[np.ndarray, "q r"]:

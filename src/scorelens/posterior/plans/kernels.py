@@ -1,55 +1,95 @@
 """The fused kernels, compiled by Numba: distances, online softmax and response in one pass over LANES images at a time.
 
-They need the extra `fast` and are imported only where it is installed. `best` [b, q] and `sums` [b, q, 1 + r] are the
-softmax's state (softmax.py) over the images seen so far: the smallest distance; the total weight, and the weighted sum
-of each value that a query writes, `writes` [q, r].
+They need the extra `fast` and are imported only where it is installed. Noisy images are computed in groups. `best`
+[groups, q, group] and `sums` [groups, q, 1 + r, group] are the softmax's state (softmax.py) over the images seen:
+the smallest distance; the total weight, and the weighted sum of each value that a query writes, `writes` [q, r].
 """
 
 from __future__ import annotations
 
 import math
+import zlib
 from collections.abc import Callable
 from inspect import unwrap
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numba import njit
+from numba import config, njit
 
-from scorelens.posterior.plans.simd import LANES, count_ones, exp2, full, least, load, store, total
+from scorelens.posterior.plans import simd
+from scorelens.posterior.plans.simd import (
+    LANES,
+    add_totals,
+    any_above,
+    count_ones,
+    full,
+    highest,
+    least,
+    load,
+    load_group,
+    minus,
+    nearness,
+    plus,
+    plus_squares,
+    powers,
+    settle,
+    store,
+    store_group,
+    times,
+)
 
+VERSION = zlib.crc32(Path(simd.__file__).read_bytes())
 LOG2_E = math.log2(math.e)
 FAR = np.float32(1e30)  # the distance of lanes without an image
+LOWEST = np.float32(126)  # weights below 2^-LOWEST are 0
+NEARER = np.float32(10)  # images whose weight exceeds that of the best before them by 2^NEARER become the best
 
 
 def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile with Numba and keep the result on disk; without the wrapper of a type checker, if there is one."""
-    return njit(nogil=True, cache=True, error_model="numpy")(unwrap(function))
+    """Compile with Numba and keep the result on disk; without the wrapper of a type checker, if there is one.
+
+    Numba notices changes of this file only, so that each content of simd.py has a folder of its own.
+    """
+    users = config.CACHE_DIR
+    config.CACHE_DIR = str(Path(users or Path(__file__).with_name("__pycache__")) / f"simd-{VERSION:08x}")
+    try:
+        return njit(nogil=True, cache=True, error_model="numpy")(unwrap(function))
+    finally:
+        config.CACHE_DIR = users
 
 
 @_compiled
-def masks_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, z: np.ndarray, squares: bool,
-                 steps: np.ndarray, rows: np.ndarray, writes: np.ndarray, scale: float, margin: float,
-                 best: np.ndarray, sums: np.ndarray, x: np.ndarray, terms: np.ndarray, chain: np.ndarray) -> None:
-    """Add images [n, d] to the state of b noisy images z, for masks that are linked to others (`link_masks`).
+def masks_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, shifts: np.ndarray, members: tuple[int, ...],
+                 squares: bool, steps: np.ndarray, rows: np.ndarray, writes: np.ndarray, scale: float, margin: float,
+                 best: np.ndarray, sums: np.ndarray, x: np.ndarray, chain: np.ndarray) -> None:
+    """Add images [n, d] to the state of groups of noisy images z, for masks that are linked to others (`link_masks`).
 
     Step j of the chain is query steps[j, 0]. Its distance is that in slot steps[j, 1] of the chain, plus the terms of
     the rows from steps[j, 3], minus those from steps[j, 4] to steps[j + 1, 3]. It is kept in slot steps[j, 2]. Terms
-    are (x - z)^2, or x (x - 2 z), which is smaller by z^2.
+    are (x - z)^2, with z = `shifts` [groups, d, group]; or x (x - 2 z), which is smaller by z^2, with -2 z = `shifts`:
+    a slot holds the sums of -2 x z for each noisy image of the group, and that of x^2, which they share. `members` is
+    as long as a slot.
     """
+    bits, lowest = _limits(scale, margin)
+    count = len(members)
     for first in range(0, len(pixels), LANES):
         some = pixels[first:first + LANES]
-        _transpose(some, x)
+        _transpose(some, zero, unit, x)
         far = _far(len(some), chain)
-        for b in range(len(z)):
-            _terms(x, zero, unit, z[b], squares, terms)
+        for g in range(len(shifts)):
             for j in range(len(steps) - 1):
-                distance = load(chain, steps[j, 1])
-                for e in range(steps[j, 3], steps[j, 4]):
-                    distance = distance + load(terms, rows[e])
-                for e in range(steps[j, 4], steps[j + 1, 3]):
-                    distance = distance - load(terms, rows[e])
-                store(chain, steps[j, 2], distance)
-                _add(distance + far, x, zero, unit, writes, steps[j, 0], scale, margin, best, sums, b, steps[j, 0])
+                chains = load_group(members, chain, steps[j, 1] * count)
+                if squares:
+                    for e in range(steps[j, 3], steps[j + 1, 3]):
+                        chains = plus_squares(chains, load(x, rows[e]), shifts[g], rows[e])
+                else:
+                    for e in range(steps[j, 3], steps[j, 4]):
+                        chains = plus(chains, load(x, rows[e]), shifts[g], rows[e])
+                    for e in range(steps[j, 4], steps[j + 1, 3]):
+                        chains = minus(chains, load(x, rows[e]), shifts[g], rows[e])
+                store_group(chain, steps[j, 2] * count, chains)
+                _add(settle(chains, far), x, writes, steps[j, 0], bits, lowest, best, sums, g, steps[j, 0], chain)
 
 
 @_compiled
@@ -63,10 +103,11 @@ def windows_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, z: np
     Windows of sides `sides` start `margins` before their pixel; beyond the border there is nothing, or the image again.
     """
     c, h, w = shape
+    bits, lowest = _limits(scale, margin)
     rows, columns = h - sides[0] + 1 + 2 * margins[0], w - sides[1] + 1 + 2 * margins[1]  # of windows
     for first in range(0, len(pixels), LANES):
         some = pixels[first:first + LANES]
-        _transpose(some, x)
+        _transpose(some, zero, unit, x)
         far = _far(len(some), line)
         for b in range(len(z)):
             for t in range(len(shifts)):
@@ -74,23 +115,23 @@ def windows_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, z: np
                 for row in range(h):
                     for column in range(w):
                         at, pixel = _wrapped(row - down, h) * w + _wrapped(column - right, w), row * w + column
-                        store(plane, pixel, _square(x, zero, unit, at, z, b, pixel, c, h * w))
+                        store(plane, pixel, _square(x, at, z, b, pixel, c, h * w))
                     _slide(plane, row * w, 1, w, sides[1], margins[1], wrap, line)
                 for column in range(columns):
                     _slide(plane, column, w, h, sides[0], margins[0], wrap, line)
                     for row in range(rows):
                         at = _wrapped(row - down, h) * w + _wrapped(column - right, w)
-                        _add(load(plane, row * w + column) + far, x, zero, unit, writes, at, scale, margin, best, sums,
-                             b, row * columns + column)
+                        store(line, len(line) - 1, load(plane, row * w + column) + far)
+                        _add(load_group((0,), line, len(line) - 1), x, writes, at, bits, lowest, best, sums, b,
+                             row * columns + column, line)
 
 
 @_compiled
-def _square(x, zero, unit, at, z, b, pixel, channels, size):  # type: ignore[no-untyped-def]
+def _square(x, at, z, b, pixel, channels, size):  # type: ignore[no-untyped-def]
     """The squared difference of pixel `at` of the images and `pixel` of z, summed over channels of `size` pixels."""
     square = full(np.float32(0))
     for channel in range(channels):
-        k = channel * size + at
-        difference = (load(x, k) - full(zero[k])) * full(unit) - full(z[b, channel * size + pixel])
+        difference = load(x, channel * size + at) - full(z[b, channel * size + pixel])
         square = square + difference * difference
     return square
 
@@ -129,16 +170,11 @@ def _slide(plane, start, step, length, side, margin, wrap, line):  # type: ignor
 
 
 @_compiled
-def _transpose(pixels: np.ndarray, x: np.ndarray) -> None:
-    """Images as columns; lanes without an image repeat the first."""
-    if len(pixels) < LANES:
-        for k in range(len(x)):
-            for lane in range(LANES):
-                x[k, lane] = pixels[lane if lane < len(pixels) else 0, k]
-    else:
-        for k in range(len(x)):
-            for lane in range(LANES):
-                x[k, lane] = pixels[lane, k]
+def _transpose(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, x: np.ndarray) -> None:
+    """Images as columns, in units of z; lanes without an image repeat the first."""
+    for k in range(len(x)):
+        for lane in range(LANES):
+            x[k, lane] = (pixels[lane if lane < len(pixels) else 0, k] - zero[k]) * unit
 
 
 @_compiled
@@ -151,32 +187,42 @@ def _far(count, scratch):  # type: ignore[no-untyped-def]
 
 
 @_compiled
-def _terms(x: np.ndarray, zero: np.ndarray, unit: np.float32, z: np.ndarray, squares: bool, terms: np.ndarray) -> None:
-    for k in range(len(terms)):
-        value = (load(x, k) - full(zero[k])) * full(unit)
-        if squares:
-            difference = value - full(z[k])
-            store(terms, k, difference * difference)
-        else:
-            store(terms, k, value * (value - full(np.float32(2) * z[k])))
+def _limits(scale: float, margin: float) -> tuple[np.float32, np.float32]:
+    """A distance in bits of the weight, and the bits below which an image has none."""
+    bits = np.float32(scale * LOG2_E)
+    return bits, -min(np.float32(margin) * bits, LOWEST)
 
 
 @_compiled
-def _add(distance, x, zero, unit, writes, at, scale, margin, best, sums, b, q):  # type: ignore[no-untyped-def]
-    """Add LANES images to the softmax of query q, unless all are too far away to have any weight."""
-    nearest, before = least(distance), best[b, q]
-    if nearest > before + margin:
+def _add(distances, x, writes, at, bits, lowest, best, sums, g, q, scratch):  # type: ignore[no-untyped-def]
+    """Add LANES images to the softmaxes of query q for group g, unless all are too far away to have any weight."""
+    count, values = best.shape[2], sums.shape[2]
+    state = g * best.shape[1] + q
+    nearer = nearness(distances, best, state * count, bits)
+    top = highest(nearer)
+    if not any_above(top, lowest):
         return
-    if nearest < before:
-        shrink = math.exp((nearest - before) * scale) if before < FAR else 0.0
-        for r in range(sums.shape[2]):
-            sums[b, q, r] *= shrink
-        best[b, q] = before = nearest
-    weights = exp2((distance - full(before)) * full(np.float32(-scale * LOG2_E)))
-    sums[b, q, 0] += total(weights)
+    if any_above(top, NEARER):
+        _rebase(distances, bits, best[g, q], sums[g, q], scratch)
+        nearer = nearness(distances, best, state * count, bits)
+    weights = powers(nearer, lowest)
+    add_totals(sums, state * values * count, weights)
     for r in range(writes.shape[1]):
-        k = writes[at, r]
-        sums[b, q, 1 + r] += total(weights * (load(x, k) - full(zero[k]))) * unit
+        add_totals(sums, (state * values + 1 + r) * count, times(weights, load(x, writes[at, r])))
+
+
+@_compiled
+def _rebase(distances, bits, best, sums, scratch):  # type: ignore[no-untyped-def]
+    """Make the nearest image the best where it is much nearer, and the sums relative to it."""
+    row = len(scratch) - len(best)
+    store_group(scratch, row, distances)
+    for b in range(len(best)):
+        nearest, before = least(load(scratch, row + b)), best[b]
+        if (before - nearest) * bits > NEARER:
+            shrink = 2.0 ** ((nearest - before) * float(bits)) if before < FAR else 0.0
+            for r in range(len(sums)):
+                sums[r, b] *= shrink
+            best[b] = nearest
 
 
 @_compiled
