@@ -135,6 +135,16 @@ def test_a_damaged_file_is_one_line(run, file, before, after, tmp_path, capsys):
     assert file in line and "damaged" in line
 
 
+def test_a_run_of_one_cell_has_its_figures(run, tmp_path, capsys):
+    """The exact softmax alone, which has no place on the logarithmic axis; and predictions equal to the network's."""
+    (tmp_path / "bench.json").write_text('{"names": ["softmax", "dynamics"], "scale": "cpu", "own": null}')
+    exact = next(row for row in run[1].of("softmax")["digits"] if "softmax_batch" not in row.options)
+    path = [{**step, "mse": {"mean": 0.0, "std": 0.0}} for step in exact.metrics["path"]]
+    write_rows(tmp_path / ROWS, [replace(exact, metrics={**exact.metrics, "path": path})])
+    assert main(["bench", "report", str(tmp_path)]) == 0
+    assert {"softmax.png", "dynamics.png"} <= {file.name for file in (tmp_path / "figures").iterdir()}
+
+
 def test_formats_keep_to_their_rules():
     rows = [["a & b", '1 "2", 3'], ["50 %", "{x}_y^2~\\z"]]
     assert list(csv.reader(comma_separated(["n", "m"], rows).splitlines())) == [["n", "m"], *rows]

@@ -41,6 +41,7 @@ SUITES = {
                      runs.options),
     "caches": Suite("a file of the cache with a flipped bit, truncated, emptied, exchanged or removed", 300,
                     runs.caches),
+    "read-only": Suite("a cache that cannot be written: empty, filled, in part, or damaged", 120, runs.read_only),
     "full disk": Suite("files that cannot grow beyond a random size", 200, runs.full_disk),
     "kills": Suite("kill -9 at random moments of sampling, training, benchmarks, decoding and fitting", 100,
                    runs.kills),

@@ -119,8 +119,10 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
             axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
             axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
         points = sorted((row.options["softmax_batch"], row.r2) for row in rows if row.options.get("softmax_batch"))
-        _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
-        axes.set(xscale="log", xlabel="images per softmax", ylabel="r2")
+        if points:  # without one, a logarithmic axis has nothing to show
+            _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
+            axes.set(xscale="log")
+        axes.set(xlabel="images per softmax", ylabel="r2")
 
     yield from to.panels(preset, "r2 of locality by the number of images per softmax, with its 95 % interval",
                          results.of(preset), plot)
@@ -237,7 +239,8 @@ def _path_plot(results: Results, preset: str, key: str) -> Plot:
         axes.set(xscale="log", xlabel="noise level σ, falling")
         axes.invert_xaxis()
         if key == "mse":
-            axes.set(yscale="log", ylabel="MSE to the network")
+            some = any(step["mse"]["mean"] > 0 for row in rows for step in row.metrics["path"])
+            axes.set(yscale="log" if some else "linear", ylabel="MSE to the network")
         else:  # 0 for training images
             axes.set_yscale("symlog", linthresh=0.01)
             axes.set(ylim=(0, None), ylabel="distance to the data")
