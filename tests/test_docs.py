@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 
 
 @pytest.mark.parametrize("page", [
-    "docs/zoo.md", "docs/sensitivity.md", "docs/results.md", "docs/methods.md", "docs/gallery.md",
+    "README.md", "docs/zoo.md", "docs/sensitivity.md", "docs/results.md", "docs/methods.md", "docs/gallery.md",
     "docs/performance.md"])
 def test_the_regions_of_a_page_are_written_from_rows_and_code(page):
     text = (ROOT / page).read_text()
@@ -31,7 +31,7 @@ def test_the_regions_of_a_page_are_written_from_rows_and_code(page):
 
 
 def test_every_region_has_a_generator():
-    marked = {path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").glob("*.md")
+    marked = {path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
               if "<!-- begin " in path.read_text()}
     assert marked == set(regions())
 
