@@ -108,34 +108,6 @@ def plans(name: str) -> dict[str, Any]:
             "dense_to_fused": total["dense"] / total["fused"]}
 
 
-def within(name: str, tolerance: float = 0.01, threshold: float = 0.05) -> dict[str, Any]:
-    """Ten steps, batch 8: within a tolerance and exactly, at the same points; and how far one is from the other."""
-    images = load(name)
-    auto = scorelens.build_denoiser("locality", images, threshold=threshold)
-    steps: list[dict[str, Any]] = []
-    sigmas = scorelens.ddim_sigmas(10).tolist()
-    z = scorelens.seeded_noise(images.shape, SEEDS) * (1 + sigmas[0] ** 2) ** 0.5
-    auto(z[:1], 1.0)  # measures the rates
-    for sigma, following in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
-        auto.choice(z, sigma)  # makes the masks
-        ways = (partial(auto.approximate, z, sigma, tolerance), partial(auto, z, sigma))
-        taken = [[timed(way) for way in ways] for _ in range(ROUNDS)]
-        rough_seconds, exact_seconds = (min(seconds for seconds, _ in turns) for turns in zip(*taken, strict=True))
-        rough, x0_hat = taken[0][0][1], taken[0][1][1]
-        if not steps:
-            once = taken[0][0][0] - rough_seconds  # the sketch, which later calls find
-        error = (rough.mean - x0_hat).flatten(1).square().mean(dim=1).sqrt()
-        steps.append({"sigma": sigma, "drawn": rough.drawn.float().mean().item(), "rms": error.max().item(),
-                      "expected_rms": rough.expected.max().item(), "checked_rms": rough.checked.max().item(),
-                      "within_seconds": rough_seconds, "exact_seconds": exact_seconds})
-        z = ddim_step(z, x0_hat, sigma, following, clip=True)
-        print(f"  {name} sigma {sigma:.3g}: {exact_seconds:.1f} -> {rough_seconds:.1f} s, rms {error.max():.4f}",
-              file=sys.stderr)
-    rough, exact = (sum(step[key] for step in steps) for key in ("within_seconds", "exact_seconds"))
-    return {"tolerance": tolerance, "threshold": threshold, "batch": len(SEEDS), "images": len(images), "steps": steps,
-            "sketch_seconds": once, "exact_to_within": exact / (rough + once)}
-
-
 def patches(images_limit: int = 100) -> dict[str, Any]:
     """Ten steps of els on one noisy image, with the patch sizes fitted in the paper: compiled and by torch. Time is
     proportional to the number of images."""
@@ -292,7 +264,6 @@ def _training_rate(precision: Literal["float32", "bfloat16"], threads: int, seco
 CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"plans {name}": partial(plans, name) for name in ("cifar10", "mnist", "celeba")},
     "patches": patches,
-    "within cifar10": partial(within, "cifar10"),
     "sharing": sharing,
     "slider": slider,
     "scaling": scaling,

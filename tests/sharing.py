@@ -23,7 +23,7 @@ from scorelens.statistics.rotation import rotated
 SIGMAS = (10.0, 0.3)
 VARIANTS: dict[str, tuple[str, dict]] = {
     **{name: (name, {"samples": 2} if name in ("measured", "pspc-flex") else {}) for name in DENOISERS},
-    **{f"locality {plan}": ("locality", {"plan": plan}) for plan in ("dense", "sparse", "differences")},
+    **{f"locality {plan}": ("locality", {"plan": plan}) for plan in ("dense", "sparse", "differences", "fused")},
     "locality in 6 batches": ("locality", {"softmax": "batch-mean", "softmax_batch": 17}),
     "locality in 2 batches": ("locality", {"softmax": "batch-mean", "softmax_batch": 60}),  # fewer than processes
     "locality, leading components": ("locality", {"components": 12}),

@@ -34,9 +34,6 @@ PROCESSES: Columns = {
     "processes": "{r[processes]}", "speed": "{r[speed]:.2f}",
     "peak memory per process, GB": lambda point: f"{point['peak_bytes'] / 1e9:.2f}",
     "largest difference of x0_hat": "{r[largest_difference]:.1e}"}
-WITHIN: Columns = {
-    "sigma": "{r[sigma]:.3g}", "images drawn": "{r[drawn]:,.0f}",
-    "exact / sampled": lambda step: f"{step['exact_seconds'] / step['within_seconds']:.2f}", "rms": "{r[rms]:.4f}"}
 MEMORY: Columns = {
     "dataset": "{r[name]}", "peak, GB": lambda row: f"{row['peak_bytes'] / 1e9:.2f}",
     "limit, GB": lambda row: f"{LIMITS[row['name']] / 1e9:.0f}" if row["name"] in LIMITS else MISSING}
@@ -46,10 +43,8 @@ def performance_regions(rows: Rows) -> dict[str, str]:
     """The content of each region of the page; cells that nobody has measured yet say so."""
     plans, memory, large = (_kind(rows, kind) for kind in ("plans", "memory", "large"))
     large.sort(key=lambda row: row["images"])
-    one = {"patches": _patches, "sharing": _sharing, "slider": _slider, "within cifar10": _tolerance,
-           "processes": _processes}
-    found = {cell.replace("within cifar10", "tolerance"): write(rows[cell]) if cell in rows else NOT_YET
-             for cell, write in one.items()}
+    one = {"patches": _patches, "sharing": _sharing, "slider": _slider, "processes": _processes}
+    found = {cell: write(rows[cell]) if cell in rows else NOT_YET for cell, write in one.items()}
     levels = (f"### {row['name']} by noise level\n\n{table(row['steps'], STEPS)}" for row in plans)
     return {**found, "scaling": FIGURE if "scaling" in rows else NOT_YET,
             "plans": table(plans, SUMMARY), "levels": "\n".join(levels),
@@ -93,13 +88,6 @@ def _imagenet(row: dict[str, Any], faces: dict[str, Any]) -> str:
         specification of an A100) would take about {4 * terms / (GPUS * GPU_BANDWIDTH):.0f} s per sample with the torch
         plan, if they read its {terms:.1e} terms (with the masks of the faces) at full bandwidth. Each would hold
         {IMAGENET * row['dim'] / GPUS / 1e9:.1f} GB of pixels.""")
-
-
-def _tolerance(row: dict[str, Any]) -> str:
-    text = paragraph(f"""
-        Ten steps of CIFAR-10, batch {row['batch']}, tolerance {row['tolerance']:g}: exact / sampled
-        {row['exact_to_within']:.2f}. The rms is measured against the exact result.""")
-    return f"{text}\n{table(row['steps'], WITHIN)}"
 
 
 def _processes(row: dict[str, Any]) -> str:

@@ -14,7 +14,6 @@ from scorelens.paper import cells as paper_cells
 from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import Cell, method
 from scorelens.paper.runner import run_cell
-from scorelens.posterior import sampled
 
 RESOURCES = Resources(torch.device("cpu"))
 DIGITS = ("digits", (("split", "train"),))
@@ -49,31 +48,6 @@ def test_samples_are_compared_from_the_same_noise():
     assert [step["sigma"] for step in row["path"]] == pytest.approx(levels(), rel=1e-5)
     nearest = torch.cdist(ours.clamp(-1, 1).flatten(1), images[:].flatten(1)).square().amin(dim=1) / 64
     assert row["novelty_mse"]["mean"] == pytest.approx(nearest.mean().item(), rel=1e-3)
-
-
-def test_a_tolerance_is_held_against_the_exact_plan(monkeypatch):
-    monkeypatch.setattr(sampled, "LEAST_TILE", 1)  # digits are so small that draws are not worth it
-    exact = replace(WIENER, kind="within", method=method("locality", threshold=0.05))
-    rough = replace(exact, method=method("locality", threshold=0.05, tolerance=0.1))
-    model = scorelens.build_denoiser("locality", scorelens.load_images("digits", split="train"), threshold=0.05)
-    errors, compared = [], []
-
-    def rough_step(z, sigma):
-        found = model.approximate(z, sigma, 0.1)
-        errors.append((found.mean - model(z, sigma)).square().mean(dim=(1, 2, 3)).amax().sqrt().item())
-        compared.append(found.drawn.float().mean().item() / len(model.images))
-        return found.mean
-
-    prediction = last(rough_step, scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
-    network = last(scorelens.load_network("digits-unet"), scorelens.seeded_noise((1, 8, 8), [40, 41, 42]))
-    row = measure_cell(rough, RESOURCES).metrics
-    assert 0.001 < row["rms"] < 0.1 and row["rms"] == pytest.approx(max(errors), rel=1e-2)
-    assert row["compared"] < 1 and row["compared"] == pytest.approx(sum(compared) / len(compared))
-    assert row["each"]["mse"] == pytest.approx((prediction - network).square().mean(dim=(1, 2, 3)).tolist(), rel=1e-3)
-    without = measure_cell(exact, RESOURCES).metrics
-    assert without["rms"] == 0 and without["compared"] == 1
-    assert without["seconds_per_image"] == without["exact_seconds_per_image"] > 0
-    assert without["each"] == measure_cell(replace(exact, kind="samples"), RESOURCES).metrics["each"] != row["each"]
 
 
 def test_errors_on_held_out_images():

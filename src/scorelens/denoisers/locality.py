@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from scorelens import distributed
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import choice
 from scorelens.posterior import (
@@ -24,7 +23,6 @@ from scorelens.posterior import (
     Source,
     posterior_mean,
 )
-from scorelens.posterior.sampled import Approximation, sampled_mean
 from scorelens.posterior.sources import Translations
 from scorelens.statistics import GaussianStats, fit_gaussian, locality_masks, wiener_matrix
 from scorelens.timings import phase
@@ -46,7 +44,6 @@ class Locality:
     plan: str = "auto"
     memory: int = MEMORY
     source: Source | None = None  # averaged instead of the images
-    tolerance: float | None = None  # rms error allowed for an approximation
 
     @property
     def converges_to_mean(self) -> bool:
@@ -55,16 +52,8 @@ class Locality:
 
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
-        needs_gradient = torch.is_grad_enabled() and z.requires_grad
-        if self.tolerance is not None and not needs_gradient and distributed.world().size == 1:
-            return self.approximate(z, sigma, self.tolerance).mean
         return posterior_mean(self.posterior(sigma), z, sigma, temperature=self.temperature,
                               softmax_batch=self.softmax_batch, plan=self.plan, memory=self.memory)
-
-    def approximate(self, z: Tensor, sigma: float, tolerance: float) -> Approximation:
-        """x0_hat with an rms error of at most `tolerance` per image, and an estimate of that error."""
-        return sampled_mean(self.posterior(sigma), z, sigma, tolerance, temperature=self.temperature, plan=self.plan,
-                            memory=self.memory)
 
     @per_level
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
@@ -89,7 +78,7 @@ class Locality:
 def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = None, energy: float = 0.0,
              components: int | None = None, softmax: Literal["exact", "batch-mean"] = "exact", softmax_batch: int = 512,
              mask_rule: Literal["paper", "published"] = "paper", temperature: float = 1.0,
-             stats: GaussianStats | None = None, tolerance: float | None = None,
+             stats: GaussianStats | None = None,
              plan: Literal["auto", "dense", "sparse", "differences", "fused"] = "auto",
              memory: int = MEMORY) -> Locality:
     """The paper's model: each output pixel has its own posterior over the training images, given only the input pixels
@@ -107,14 +96,8 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         temperature: divides the logits.
         stats: moments that give the masks, instead of those of `images`.
         plan: how to compute the distances; all are exact, auto chooses the fastest.
-        tolerance: rms error of x0_hat allowed for importance-sampled posterior means at high noise; always exact at low
-            noise, with gradients, under torchrun, and without a tolerance.
         memory: workspace in bytes.
     """
-    if tolerance is not None and not tolerance > 0:
-        raise ScorelensError(f"tolerance must be > 0, got {tolerance:g}")
-    if tolerance is not None and softmax != "exact":
-        raise ScorelensError(f"tolerance applies to the exact softmax only, got softmax {softmax}; give one of them")
     if softmax not in SOFTMAXES:
         raise unknown("softmax", softmax, SOFTMAXES)
     if softmax_batch < 1:
@@ -126,15 +109,14 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
     def masks(sigma: float) -> Masks:
         return Masks(locality_masks(moments, sigma, threshold, mask_rule), images.shape)
 
-    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory,
-                    tolerance=tolerance)
+    return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory)
 
 
 def same_but_masks(models: Sequence[Locality]) -> bool:
     """Whether these models differ in their masks alone, and average their images by the exact softmax."""
     first = models[0]
     return all(model.images is first.images and model.temperature == first.temperature and model.plan == first.plan
-               and (model.source, model.softmax_batch, model.tolerance) == (None, None, None) for model in models)
+               and (model.source, model.softmax_batch) == (None, None) for model in models)
 
 
 def at_scales(models: Sequence[Locality], z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Float[Tensor, "k b q"]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -25,14 +23,12 @@ from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import DENOISERS
 from scorelens.denoisers.held_out_error import held_out_error
-from scorelens.denoisers.locality import Locality
 from scorelens.denoisers.specs import Spec
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
 from scorelens.networks.zoo import another_seed
 from scorelens.noise import own_sigmas, seeded_noise
 from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE, Cell, Data
-from scorelens.posterior.sampled import ToleranceWarning
 from scorelens.results import noise_record
 from scorelens.sampling import Samples, Step, sample
 from scorelens.statistics import fit_gaussian
@@ -87,47 +83,6 @@ def samples(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -
                "each": _each(result, reference), "seconds_per_image": sum(result.seconds) / cell.num}
     return Measured(metrics, {"samples": to_uint8(result.images[:SHOWN]), "steps": _strips(result),
                               "reference": to_uint8(reference.images[:SHOWN]), "reference_steps": _strips(reference)})
-
-
-@dataclass
-class ComparedWithExact:
-    """Locality within its tolerance; every call is timed, and compared with the exact model at the same z."""
-
-    model: Locality
-    path: list[dict[str, float]] = field(default_factory=list)
-    seconds: float = 0.0
-    exact_seconds: float = 0.0
-
-    def __call__(self, z: Tensor, sigma: float | Tensor) -> Tensor:
-        level, tolerance = float(sigma), self.model.tolerance
-        self.model.choice(z, level)  # computes the masks, which both need
-        clock = time.perf_counter()
-        exact = replace(self.model, tolerance=None)(z, sigma)
-        self.exact_seconds += time.perf_counter() - clock
-        clock = time.perf_counter()
-        drawn = None if tolerance is None else self.model.approximate(z, level, tolerance)
-        self.seconds += time.perf_counter() - clock
-        x0_hat = exact if drawn is None else drawn.mean
-        compared = 1.0 if drawn is None else drawn.drawn.double().mean().item() / len(self.model.images)
-        self.path.append({"sigma": level, "rms": mse(x0_hat, exact).max().sqrt().item(), "compared": compared})
-        return x0_hat
-
-
-def within(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
-    """Samples of locality within a tolerance, compared with the network's; and each step with the exact prediction."""
-    reference = _reference_samples(resources, cell.reference, cell.data, cell.seeds, cell.steps)
-    model = _model(cell, resources, images)
-    assert isinstance(model, Locality)
-    compared = ComparedWithExact(model)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ToleranceWarning)  # the row says what was computed exactly instead
-        result = _sample(compared, noise, [step.sigma for step in reference.steps], str(cell.method))
-    seconds = compared.exact_seconds if model.tolerance is None else compared.seconds
-    return Measured({**agreement(result, reference), "each": _each(result, reference), "path": compared.path,
-                     "rms": max(step["rms"] for step in compared.path),
-                     "compared": sum(step["compared"] for step in compared.path) / len(compared.path),
-                     "seconds_per_image": seconds / cell.num,
-                     "exact_seconds_per_image": compared.exact_seconds / cell.num})
 
 
 def heldout(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
@@ -229,8 +184,8 @@ def _directions(conditional: Denoiser, unconditional: Denoiser, network: Network
 
 
 KINDS: dict[str, Callable[[Cell, Resources, ImageSet, Tensor], Measured]] = {
-    "samples": samples, "within": within, "heldout": heldout, "claim": claim, "fields": fields, "marks": marks,
-    "quality": quality, "guided": guided}
+    "samples": samples, "heldout": heldout, "claim": claim, "fields": fields, "marks": marks, "quality": quality,
+    "guided": guided}
 
 
 @lru_cache(maxsize=3)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scorelens.networks.paper_weights import PREFIX, paper_network
 from scorelens.validation import unknown
 
-Kind = Literal["samples", "within", "heldout", "claim", "fields", "marks", "quality", "guided"]
+Kind = Literal["samples", "heldout", "claim", "fields", "marks", "quality", "guided"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
 Own = tuple[str, Mapping[str, Any], str]  # a source, options of load_images, and the reference network
 
@@ -114,7 +114,6 @@ def method(denoiser: str, **options: Any) -> Method:
 THRESHOLDS = (0.005, 0.01, 0.02, 0.05, 0.07, 0.1, 0.15)
 ENERGIES = (0.0, 0.0001, 0.0005, 0.001, 0.005, 0.01, 0.05, 0.1, 0.2, 0.5)
 SOFTMAX_BATCHES = (64, 256, 512, 1024, 4096)
-TOLERANCES = (0.1, 0.03, 0.01, 0.003)
 GUIDANCE = "guidance"  # the option of a method that is its weight
 WEIGHTS = (0.0, 1.0, 2.0, 4.0, 6.0)
 GUIDED_CLASSES = (0, 1, 2, 3)
@@ -171,9 +170,6 @@ PRESETS = {
     "softmax": Preset("The softmax of the published code", "How much does averaging the softmaxes of batches change?",
                       "", ("digits", "leaves", "mnist"),
                       [LOCALITY, *BATCH_MEAN.sweep("softmax_batch", SOFTMAX_BATCHES)], num="ablations", limited=True),
-    "tolerance": Preset("Within a tolerance", "How accurate and how fast are importance-sampled posterior means?", "",
-                        ("digits", "leaves", "mnist", "cifar10"), [LOCALITY, *LOCALITY.sweep("tolerance", TOLERANCES)],
-                        "within", "low_rank", True),
     "held-out": Preset("Between the training images", "How do the models denoise an image that was held out?",
                        "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
                        (REFERENCE, OPTIMAL, WIENER, LOCALITY), "heldout", "heldout", True),

@@ -127,25 +127,6 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
                          results.of(preset), plot)
 
 
-def tolerance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """The error of an approximation by noise level, for each tolerance."""
-    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
-        for k, row in enumerate(rows):
-            tolerance, steps = row.options["tolerance"], [step for step in row.metrics["path"] if step["rms"] > 0]
-            axes.axhline(tolerance, color=f"C{k}", lw=0.8, ls="--")
-            axes.plot([step["sigma"] for step in steps], [step["rms"] for step in steps], "o-", ms=3, color=f"C{k}",
-                      label=f"tolerance {tolerance:g}")
-        sigmas = [step["sigma"] for step in rows[0].metrics["path"]]
-        axes.set(xscale="log", yscale="log", xlim=(1.5 * max(sigmas), min(sigmas) / 1.5),
-                 xlabel="noise level σ, falling", ylabel="largest rms error of x0_hat")
-
-    approximate = {dataset: [row for row in rows if "tolerance" in row.options]
-                   for dataset, rows in results.of(preset).items()}
-    shown = {dataset: rows for dataset, rows in approximate.items() if any(row.metrics["rms"] > 0 for row in rows)}
-    yield from to.panels(preset, "Largest rms error of x0_hat against the exact plan, by noise level; dashed: the "
-                         "tolerance. Steps and datasets that the exact plan computed are not shown", shown, plot)
-
-
 def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """Errors by noise level, and the predictions of every model for one held-out image."""
     for dataset, rows in results.of(preset).items():
@@ -242,7 +223,7 @@ def guidance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figu
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
-    "tolerance": tolerance_curves, "held-out": heldout_figures, "claim": claim_figure, "sensitivity": field_strips,
+    "held-out": heldout_figures, "claim": claim_figure, "sensitivity": field_strips,
     "manipulation": mark_figures, "guidance": guidance_curves}
 
 

@@ -129,16 +129,6 @@ def softmax(results: Results, preset: str) -> Iterator[Block]:
                  "Locality with one softmax over all images, and with the mean of the softmaxes of batches")
 
 
-def tolerance(results: Results, preset: str) -> Iterator[Block]:
-    columns = {**_to_exact(results.rows_of(preset), "tolerance", "tolerance", "exact", ".4f"),
-               "largest rms": lambda row: f"{row.metrics['rms']:.4f}" if "tolerance" in row.options else MISSING,
-               "images compared": "{0.metrics[compared]:.0%}", "speed-up": _speed_up, "measured on": limits}
-    yield _table(results.rows_of(preset), columns,
-                 "Locality within a tolerance: r2 with the network; the largest rms error of x0_hat over steps and "
-                 "samples, against the exact prediction from the same z; the share of the images that a step compares; "
-                 "and the time of the exact plan divided by the time of this one")
-
-
 def guidance(results: Results, preset: str) -> Iterator[Block]:
     """r2 of each guided formula by the weight; and how its direction of guidance agrees with the network's."""
     for dataset, rows in results.of(preset).items():
@@ -240,11 +230,6 @@ def _to_exact(rows: Sequence[Row], option: str, head: str, exact_name: str, form
             "r2": "{0.r2[mean]:.3f}", "difference": gap}
 
 
-def _speed_up(row: Row) -> str:
-    ratio = row.metrics["exact_seconds_per_image"] / row.metrics["seconds_per_image"]
-    return f"{ratio:.2f}" if "tolerance" in row.options else MISSING
-
-
 def _score(row: Row, best: float | None = None) -> Cell:
     return Cell("{mean:.3f} ± {std:.3f}".format(**row.r2), note="{low:.3f} … {high:.3f}".format(**row.r2),
                 strong=row.r2["mean"] == best)
@@ -273,6 +258,6 @@ LISTINGS: dict[str, tuple[Columns, str]] = {
                        "Quality of the networks' samples, measured on pixels, with the gradient-estimation sampler")}
 VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
     "table1": agreement, "table-appendix": agreement, "novelty": by_method, "runtime": runtime, "dynamics": by_level,
-    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "tolerance": tolerance, "held-out": by_level,
-    "claim": claim, "sensitivity": sensitivity, "architectures": listing, "self-attention": self_attention,
+    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "held-out": by_level, "claim": claim,
+    "sensitivity": sensitivity, "architectures": listing, "self-attention": self_attention,
     "manipulation": manipulation, "guidance": guidance}
