@@ -84,11 +84,14 @@ def test_tiles_share_the_union_of_their_masks(tile, shape):
     np.testing.assert_allclose(model(z, sigma).flatten(1).numpy(), truth, rtol=0, atol=1e-9)
 
 
-@pytest.mark.parametrize(("size", "share"), [(2, 0.05), (4, 0.2), (8, 0.5)])
-def test_tiles_grow_with_the_masks(size, share):
-    keep = torch.rand(100, 100, generator=torch.Generator().manual_seed(0)) < share
-    assert torch.equal(tile_masks(keep, (1, 10, 10)), tile_masks(keep, (1, 10, 10), size))
-    assert not torch.equal(tile_masks(keep, (1, 10, 10)), tile_masks(keep, (1, 10, 10), 2 if size > 2 else 3))
+@pytest.mark.parametrize(("size", "pixels"), [(1, 10), (2, 100), (4, 200), (8, 400)])
+def test_tiles_grow_with_the_masks(size, pixels):
+    """Masks of this many pixels around each output, in two channels; wide tiles still differ from narrow ones."""
+    shape, place = (2, 24, 24), torch.arange(576)
+    keep = ((place[:, None] - place).abs() <= pixels / 2).repeat(2, 2)
+    found = tile_masks(keep, shape)
+    assert torch.equal(found, tile_masks(keep, shape, size))
+    assert not torch.equal(found, tile_masks(keep, shape, 2 if size == 1 else size // 2))
 
 
 def test_lengths_of_large_data_are_cached_by_content(monkeypatch, fresh_cache):

@@ -116,7 +116,7 @@ def kernel_locality(images: ImageSet, *, bandwidth: float | Literal["auto"] | Ca
         bandwidth: h, from 0 (locality) to 1 (linear), or a function of sigma; auto has the least held-out error.
         threshold: tau, relative to the largest entry of the Wiener matrix's row.
         tile: outputs in squares of this side share the union of their masks; 1 for a mask of each output's own. By
-            default 2, 4 or 8, the more the larger the masks are: each distinct mask takes a pass over the images.
+            default 1, 2, 4 or 8, by the size of the masks: each distinct mask takes a pass over the images.
         temperature: divides the logits.
         stats: moments to use instead of those of `images`.
         memory: workspace in bytes.

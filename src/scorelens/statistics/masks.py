@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -17,7 +18,7 @@ from scorelens.validation import unknown
 
 ROWS = 1024  # of the Wiener matrix in a block
 LARGE = 1024  # coordinates of images whose masks are kept on disk, as bits
-TILES = ((2, 0.12), (4, 0.3), (8, 1.0))  # side of a tile, and the largest share of pixels in a mask that it is for
+TILES = ((1, 16), (2, 128), (4, 320), (8, math.inf))  # side of a tile, and the most pixels in a mask that it is for
 NEARLY_ALL = 0.9  # share of pixels from which a tile's mask becomes the whole image
 PAIR_ELEMENTS = 2**22  # values held at once while single entries are recomputed
 
@@ -89,12 +90,12 @@ def tile_masks(keep: Bool[Tensor, "d d"], shape: Shape, tile: int | None = None)
     """For each output the union of the masks in its tile of tile x tile pixels, over all channels.
 
     A union that holds nearly all pixels becomes all of them, so that such tiles share one mask. Without a size, it is
-    2, 4 or 8, by the share of pixels that the masks keep. The masks themselves for a size of 1.
+    1, 2, 4 or 8, by the number of pixels that the masks keep. The masks themselves for a size of 1.
     """
-    size = tile or next(size for size, most in TILES if keep.float().mean() <= most)
+    c, h, w = shape
+    size = tile or next(size for size, most in TILES if keep.sum(dim=1).float().mean() / c <= most)
     if size == 1:
         return keep
-    c, h, w = shape
     tiles = (torch.arange(h)[:, None] // size * w + torch.arange(w) // size).flatten().repeat(c)  # by output
     union = torch.zeros(h * w, len(keep)).index_add_(0, tiles, keep.float()) > 0
     union[union.float().mean(dim=1) >= NEARLY_ALL] = True
