@@ -19,7 +19,7 @@ from scorelens.denoisers.selection import held_out, held_out_predictions, neares
 from scorelens.denoisers.wiener import Wiener
 from scorelens.posterior import MEMORY, Masks, OwnOutput, Posterior, Term, Writers, posterior_mean
 from scorelens.statistics import fit_gaussian
-from scorelens.types import Denoiser
+from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import at_least_float32, per_level
 
 STRICT = 1e4  # weight of the sum in least squares, relative to the largest error
@@ -72,7 +72,8 @@ class Multiscale:
         """The weights of an output are the mixture of those of its masks; the Wiener filter has none."""
         local, d = self.weights(sigma)[:-1].double(), self.images.dim
         if not local.any():
-            return
+            raise ScorelensError(f"at sigma {sigma:g} multiscale is the Wiener filter alone, a linear filter without "
+                                 "posterior weights; choose a smaller sigma, or locality")
         used = local[local > 0] / local.sum()
         entries = torch.stack([torch.arange(d).repeat(len(used)), torch.arange(len(used) * d)])  # (output, query)
         mix = torch.sparse_coo_tensor(entries, used.repeat_interleave(d), (d, len(used) * d),
