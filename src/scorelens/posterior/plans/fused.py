@@ -182,7 +182,8 @@ class FusedWindows(_Compiled):
 
 
 def _spans(run: Callable[..., None], z: Flat, group: int, source: Source, images: range, zero: float | Tensor,
-           queries: int, values: int, count: int = 0, span_length: int | None = None) -> Iterator[tuple[State, Nearest | None, float]]:
+           queries: int, values: int, count: int = 0,
+           span_length: int | None = None) -> Iterator[tuple[State, Nearest | None, float]]:
     """The states of spans of images, in order, each with the share that is done; with as many threads as torch uses.
 
     Noisy images [b, d] are passed to `run` as [groups, group, d]. With `count`, also the nearest images of each span.
