@@ -34,7 +34,7 @@ import scorelens
 from scorelens.denoisers import els as els_module
 from scorelens.networks.architectures import preset
 from scorelens.networks.training_loop import Recipe, initial_state, training_steps
-from scorelens.posterior import queries
+from scorelens.posterior import queries, top_weights
 from scorelens.results import environment, peak_memory
 from scorelens.sampling import ddim_step
 
@@ -207,6 +207,22 @@ def slider() -> dict[str, Any]:
     return {"images": len(images), "sigma": sigma, "seconds": seconds[1:], "slowest": max(seconds[1:])}
 
 
+def attribution(top: int = 10) -> dict[str, Any]:
+    """The images with the most weight behind every output, against the plain step: CIFAR-10, eight noisy images."""
+    images, held_out = load("cifar10"), scorelens.load_images("cifar10", split="test", limit=8)[:]
+    model, steps = scorelens.build_denoiser("locality", images, threshold=0.05), []
+    for sigma in scorelens.ddim_sigmas(10).tolist():
+        z = held_out + sigma * scorelens.seeded_noise(images.shape, range(8))
+        (term,) = model.terms(z, sigma)
+        if not steps:  # compile, and read the images once
+            model(z, sigma), top_weights(term, top)
+        plain, weights = (min(timed(work)[0] for _ in range(2)) for work in (
+            partial(model, z, sigma), partial(top_weights, term, top)))
+        steps.append({"sigma": sigma, "plain_seconds": plain, "top_seconds": weights})
+    ratio = sum(step["top_seconds"] for step in steps) / sum(step["plain_seconds"] for step in steps)
+    return {"images": len(images), "top": top, "batch": 8, "steps": steps, "ratio": ratio}
+
+
 def processes() -> dict[str, Any]:
     """A step of batch 8 by one, two and three processes of one thread each, on this machine."""
     points: list[dict[str, Any]] = []
@@ -269,6 +285,7 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     "scaling": scaling,
     **{f"large {count}": partial(large, count) for count in (100_000, 30_000, 10_000)},
     **{f"memory {name}": partial(memory, name) for name in ("mnist", "cifar10", "celeba")},
+    "attribution": attribution,
     "processes": processes,
     "training": training,
 }

@@ -38,7 +38,7 @@ from scorelens.files import atomic_file
 
 SPREAD = 0.7  # of the pixels, for the preconditioning
 NOISE = (0.1, 5.0)  # noise levels of the training, log-uniform
-SIGMAS, DRAWS = (0.3, 0.6, 1.2), 4  # at which losses are measured
+SIGMAS, DRAWS = (0.3, 0.6, 1.2), 2  # at which losses are measured
 TESTED = 32  # images of each kind
 FORMULAS: dict[str, dict[str, Any]] = {"optimal": {}, "locality": {"threshold": 0.05}, "multiscale": {}}
 RESAMPLES = 2000
@@ -212,25 +212,29 @@ def noisy(x0: Tensor) -> Iterator[tuple[Tensor, float]]:
             yield x0 + sigma * noise, sigma
 
 
-def predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> dict[str, Tensor]:
-    """The loss [halves, images] that each method predicts, up to a monotone function for each image."""
-    images, found = study.images, {}
+def predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> Iterator[tuple[str, Tensor]]:
+    """The loss [halves, images] that each method predicts from scores of images, up to a monotone function."""
+    images = study.images
     inside = torch.zeros(len(halves), len(images), dtype=torch.float64)
     for row, half in zip(inside, halves, strict=True):
         row[torch.from_numpy(half)] = 1
-    for name, options in FORMULAS.items():
-        model = build_denoiser(name, images, **options)
-        every = np.arange(len(images))
-        found[f"{name}, run on the half"] = torch.stack(
-            [losses(without(model, np.setdiff1d(every, half)), x0) for half in halves])
-        found[f"{name}, sum of weights"] = -inside @ mean_weights(model, x0).T
-        print(f"{study.data}: {name} on {len(halves)} halves", flush=True)
     flat, data = x0.flatten(1).double(), images[:].flatten(1).double()
     cosine = torch.nn.functional.normalize(flat, dim=1) @ torch.nn.functional.normalize(data, dim=1).T
-    found["pixel similarity, sum of cosines"] = -inside @ cosine.T
+    yield "pixel similarity, sum of cosines", -inside @ cosine.T
     nearest = torch.cdist(flat, data)
-    found["pixel similarity, nearest image"] = torch.stack([nearest[:, half].amin(dim=1) for half in halves])
-    return found
+    yield "pixel similarity, nearest image", torch.stack([nearest[:, half].amin(dim=1) for half in halves])
+    models = {name: build_denoiser(name, images, **options) for name, options in FORMULAS.items()}
+    for name, model in models.items():
+        yield f"{name}, sum of weights", -inside @ mean_weights(model, x0).T
+
+
+def rerun_predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> Iterator[tuple[str, Tensor]]:
+    """The loss [halves, images] of each formula, averaging the images of the half only."""
+    every = np.arange(len(study.images))
+    for name, options in FORMULAS.items():
+        model = build_denoiser(name, study.images, **options)
+        yield f"{name}, run on the half", torch.stack(
+            [losses(without(model, np.setdiff1d(every, half)), x0) for half in halves])
 
 
 def mean_weights(model: Any, x0: Tensor) -> Tensor:
@@ -263,27 +267,27 @@ def append(row: dict[str, Any]) -> None:
 
 
 def score(runs: Path, name: str) -> None:
-    """LDS of every method on the halves whose networks exist."""
+    """LDS of every method on the halves of which two networks exist."""
     study = STUDIES[name]
     networks: dict[int, dict[int, Member]] = {0: {}, 1: {}}
     for seed, group in product((0, 1), range(-(-study.subsets // GROUP))):
         if group_path(runs, name, seed, group).exists():
             networks[seed].update(zip(*halves(runs, name, seed, group), strict=True))
-    first, both = list(networks[0]), [k for k in networks[0] if k in networks[1]]
-    for kind, x0 in tested(study).items():
-        measured = {seed: torch.stack([losses(networks[seed][k], x0) for k in chosen])
-                    for seed, chosen in ((0, first), (1, both)) if len(chosen) > 1}
+    both = [k for k in networks[0] if k in networks[1]]
+    asked = tested(study)
+    for predict, (kind, x0) in product((predictions, rerun_predictions), asked.items()):
+        by_seed = {seed: torch.stack([losses(networks[seed][k], x0) for k in both]) for seed in (0, 1)}
+        measured = (by_seed[0] + by_seed[1]) / 2  # two seeds have less noise than one
         common = {"study": name, "images": kind, "tested": len(x0), "training_images": len(study.images),
-                  "steps": study.steps, "width": study.width}
-        for method, predicted in predictions(study, x0, [study.half(k) for k in first]).items():
-            correlation = spearman(predicted, measured[0])
-            append({"what": "lds", "method": method, "lds": interval(correlation), "subsets": len(first), **common})
-        if 1 in measured:
-            rows = [first.index(k) for k in both]
-            correlation = spearman(measured[0][rows], measured[1])
-            append({"what": "lds", "method": "another seed on the same halves", "lds": interval(correlation),
-                    "subsets": len(both), **common})
-        append({"what": "loss", "losses": interval(measured[0].mean(dim=0)), "subsets": len(first), **common})
+                  "steps": study.steps, "width": study.width, "subsets": len(both)}
+        if predict is predictions:
+            append({"what": "loss", "losses": interval(measured.mean(dim=0)), **common})
+            append({"what": "lds", "method": "one seed, of another", "lds": interval(spearman(*by_seed.values())),
+                    **common})
+        for method, predicted in predict(study, x0, [study.half(k) for k in both]):
+            correlation = spearman(predicted, measured)
+            append({"what": "lds", "method": method, "lds": interval(correlation), **common})
+            print(f"{name}, {kind}: {method} {correlation.mean():.3f}", flush=True)
 
 
 def remove(runs: Path, name: str) -> None:

@@ -1,10 +1,16 @@
-"""The generated regions of docs/attribution.md: LDS, and what removing images does to networks."""
+"""The generated regions of docs/attribution.md: LDS, and what removing images does to networks.
+
+    python -m tools.attribution_page            draws docs/figures/attribution.png
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+from perf.rows import DOCS
+
+import scorelens
 from tools.tables import Columns, paragraph, table
 
 NONE = "Not measured yet.\n"
@@ -15,18 +21,38 @@ REMOVAL: Columns = {"data": "{r[study]}", "removed": "{r[method]}", "images remo
                     "95 % interval": "{r[change][low]:.4f} … {r[change][high]:.4f}"}
 
 
-def attribution_regions(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """The tables of the last measurement of each method."""
+def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | None) -> dict[str, str]:
+    """The time of the weights, and the tables of the last measurement of each method."""
     last = {(row["what"], row["study"], row.get("images"), row.get("method")): row for row in rows}
     lds = sorted((row for row in last.values() if row["what"] == "lds"),
                  key=lambda row: (row["study"], row["images"], -row["lds"]["mean"]))
     removal = [row for row in last.values() if row["what"] == "removal"]
     return {"mosaic": "![mosaic of training images](figures/attribution.png)\n",
+            "speed": _speed(speed) if speed else NONE,
             "lds": table(lds, LDS) + "\n" + _setting(lds[0]) if lds else NONE,
             "removal": table(removal, REMOVAL) if removal else NONE}
 
 
+def _speed(row: dict[str, Any]) -> str:
+    return paragraph(f"""One step of {row['batch']} noisy images of CIFAR-10 with {row['images']:,} training images:
+                     finding the {row['top']} images with the most weight behind every output takes {row['ratio']:.2f}
+                     times the time of the prediction, over ten noise levels.""")
+
+
 def _setting(row: dict[str, Any]) -> str:
     return paragraph(f"""Networks of width {row['width']}, {row['steps']:,} steps; {row['tested']} images of each kind;
-                     the loss is averaged over three noise levels and four draws of the noise; intervals by bootstrap
+                     the loss is averaged over three noise levels and two draws of the noise; intervals by bootstrap
                      over the images.""")
+
+
+def draw() -> None:
+    """The mosaic of a digit, near the end of its trajectory."""
+    images = scorelens.load_images("digits")
+    model = scorelens.build_denoiser("locality", images)
+    samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [1]), scorelens.ddim_sigmas(10))
+    step = samples.steps[-2]
+    scorelens.attribute(model, step.z, step.sigma).figure().savefig(DOCS / "figures" / "attribution.png", dpi=110)
+
+
+if __name__ == "__main__":
+    draw()

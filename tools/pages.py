@@ -92,7 +92,8 @@ def regions() -> dict[str, dict[str, str]]:
             "docs/methods.md": methods_regions(rows_of("methods"), results("digits"), listed),
             "docs/sensitivity.md": fields_regions(),
             "docs/reliability.md": reliability_regions(rows_of("torture")),
-            "docs/attribution.md": attribution_regions(rows_of("attribution")),
+            "docs/attribution.md": attribution_regions(
+                rows_of("attribution"), {row["cell"]: row for row in rows_of("performance")}.get("attribution")),
             "docs/your_own_model.md": {"latents": latent_table()},
             "docs/gallery.md": {"headline": table((r for r in results("headline") if "r2" in r.metrics), HEADLINE)},
             "docs/results.md": {"summary": summary_table(results()), "demo": demo, **results_regions(results())}}

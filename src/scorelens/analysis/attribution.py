@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -260,8 +261,6 @@ def training_images(denoiser: Any) -> ImageSet:
 
 def _spread(images: ImageSet) -> ImageSet:
     """The images at their numbers; those that the denoiser does not use are black."""
-    import numpy as np
-
     size = int(images.numbers.max()) + 1
     pixels = np.zeros((size, *images.shape), images.pixels.dtype)
     pixels[images.numbers[::-1]] = images.pixels[::-1]  # of mirrored copies, the first

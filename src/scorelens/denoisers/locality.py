@@ -72,7 +72,6 @@ class Locality:
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
     def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
-        """The exact posterior, also where a tolerance allows an approximation."""
         yield term(self.posterior(sigma), z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
                    memory=self.memory)
 

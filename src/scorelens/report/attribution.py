@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from scorelens.analysis.removal import Removal
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#00a5a5", "#d6a500", "#f032e6")
-OTHERS = "#9a9a9a"  # pixels of images that are not shown
+PALE = 0.25  # saturation of the colours of images that are not shown
 SHOWN = len(COLOURS)
 DIM = 0.22  # brightness of the parts of an image that were not used
 
@@ -127,27 +127,37 @@ def _subtitle(who: Attribution, which: int) -> str:
 
 
 def _mosaic(axes: Axes, picture: np.ndarray, owned: Ownership, largest: Sequence[int]) -> None:
-    """Colours over the prediction, and lines between owners; pixels of images that are not shown are grey."""
-    from matplotlib.colors import to_rgb
-
+    """Colours over the prediction, and lines between owners; images that are not shown have pale colours."""
     light = picture.astype(float).mean(axis=2, keepdims=True) / 255
     shown = {image: k for k, image in enumerate(largest)}
     owner = np.vectorize(lambda image: shown.get(int(image), -1))(owned.image)
-    colour = np.array([*map(to_rgb, COLOURS), to_rgb(OTHERS)])[owner]  # -1: the last
+    colour = np.array([[_colour(int(image), shown) for image in row] for row in owned.image])
     tinted = colour * (0.42 + 0.58 * light) + 0.35 * light * (1 - colour)
     axes.imshow(tinted.clip(0, 1), interpolation="nearest")
-    _outline(axes, owner, "white", 1.8 if len(owner) <= 32 else 1.0)
+    _outline(axes, owned.image, "#ffffff50", 0.4)
+    _outline(axes, owner, "white", 1.8)
     _bare(axes)
 
 
+def _colour(image: int, shown: Mapping[int, int]) -> tuple[float, float, float]:
+    """The colour of an image: one of COLOURS, or a pale one from its number."""
+    from matplotlib.colors import hsv_to_rgb, to_rgb
+
+    if image in shown:
+        return to_rgb(COLOURS[shown[image]])
+    red, green, blue = hsv_to_rgb((image * 0.618034 % 1, PALE, 0.62))
+    return float(red), float(green), float(blue)
+
+
 def _outline(axes: Axes, label: np.ndarray, colour: str, width: float) -> None:
-    """Lines between pixels of different labels."""
+    """Lines between pixels of different labels; thinner where there are many."""
     from matplotlib.collections import LineCollection
 
     rows, columns = np.nonzero(label[:, 1:] != label[:, :-1])
     lines = [[(x + 0.5, y - 0.5), (x + 0.5, y + 0.5)] for y, x in zip(rows, columns, strict=True)]
     rows, columns = np.nonzero(label[1:] != label[:-1])
     lines += [[(x - 0.5, y + 0.5), (x + 0.5, y + 0.5)] for y, x in zip(rows, columns, strict=True)]
+    width *= float(np.clip(10 / np.sqrt(len(lines) + 1), 0.3, 1))
     axes.add_collection(LineCollection(lines, colors=colour, linewidths=width, capstyle="projecting"))
 
 
