@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,11 +60,11 @@ def campaign(argv: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--recorded", action="store_true", help="run nothing; write the rows of what was run so far")
     parser.add_argument("--work", type=Path, default=Path("build/torture"), help="folder of the outcomes")
-    given = parser.parse_args(argv)
+    given, here = parser.parse_args(argv), environment()  # before the first row changes the tree
     if given.recorded:
         for name in given.suites or SUITES:
-            if outcomes := list(recorded(name, given.work).values()):
-                record(row_of(name, outcomes, given.seed))
+            if outcomes := [each for number, each in recorded(name, given.work).items() if number < SUITES[name].count]:
+                record(row_of(name, outcomes, given.seed, here))
         return 0
     torch.set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
@@ -74,7 +75,7 @@ def campaign(argv: list[str]) -> int:
         suite, clock = SUITES[name], time.monotonic()
         count = min(given.count or suite.count, suite.count)
         outcomes = run_suite(name, suite, count, given.work, given.seed)
-        row = row_of(name, outcomes, given.seed)
+        row = row_of(name, outcomes, given.seed, here)
         failed += int(str(row["failed"]))
         print(f"{name}: {row['tried']} tried, {row['answered']} answered, {row['refused']} refused, {row['failed']} "
               f"failed {row['kinds'] or ''} ({time.monotonic() - clock:.0f} s)", flush=True)
@@ -82,9 +83,9 @@ def campaign(argv: list[str]) -> int:
     return int(failed > 0)
 
 
-def row_of(name: str, outcomes: list[Outcome], seed: int) -> dict[str, object]:
+def row_of(name: str, outcomes: list[Outcome], seed: int, here: dict[str, Any]) -> dict[str, object]:
     suite = SUITES[name]
-    return summary(name, suite, outcomes) | {"full": suite.count, "seed": seed, "environment": environment()}
+    return summary(name, suite, outcomes) | {"full": suite.count, "seed": seed, "environment": here}
 
 
 def preload() -> None:
