@@ -74,7 +74,7 @@ def campaign(argv: list[str]) -> int:
     for name in given.suites or SUITES:
         suite, clock = SUITES[name], time.monotonic()
         count = min(given.count or suite.count, suite.count)
-        outcomes = run_suite(name, suite, count, given.work, given.seed)
+        outcomes = run_suite(name, suite, count, given.work, given.seed, str(here.get("commit") or ""))
         row = row_of(name, outcomes, given.seed, here)
         failed += int(str(row["failed"]))
         print(f"{name}: {row['tried']} tried, {row['answered']} answered, {row['refused']} refused, {row['failed']} "
@@ -85,7 +85,8 @@ def campaign(argv: list[str]) -> int:
 
 def row_of(name: str, outcomes: list[Outcome], seed: int, here: dict[str, Any]) -> dict[str, object]:
     suite = SUITES[name]
-    return summary(name, suite, outcomes) | {"full": suite.count, "seed": seed, "environment": here}
+    machine = {key: value for key, value in here.items() if key != "commit"}  # a campaign may span several commits
+    return summary(name, suite, outcomes) | {"full": suite.count, "seed": seed, "environment": machine}
 
 
 def preload() -> None:

@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scorelens.cli.parser import main
@@ -51,6 +51,7 @@ class Outcome:
     number: int
     result: str  # ok, refused, traceback, hang, memory, or the kind of a Fault
     detail: str = ""
+    commit: str = ""  # of the code that was tried
 
 
 def command(*argv: object) -> int:
@@ -79,13 +80,13 @@ def refused(code: int) -> None:
         raise Fault(f"wrong exit code {code}")
 
 
-def run_suite(name: str, suite: Suite, count: int, folder: Path, seed: int = 0) -> list[Outcome]:
+def run_suite(name: str, suite: Suite, count: int, folder: Path, seed: int = 0, commit: str = "") -> list[Outcome]:
     """The outcomes of `count` cases, evenly spread over the full number; those recorded earlier are not repeated."""
     record, done = folder / f"{name}.jsonl", recorded(name, folder)
     chosen = [k * suite.count // count for k in range(count)]
     for number in chosen:
         if number not in done:
-            done[number] = run_case(suite, number, seed)
+            done[number] = replace(run_case(suite, number, seed), commit=commit)
             with record.open("a") as file:
                 file.write(json.dumps(asdict(done[number])) + "\n")
             if done[number].result not in PASSES:
@@ -159,5 +160,6 @@ def summary(name: str, suite: Suite, outcomes: list[Outcome]) -> dict[str, objec
     failed = [outcome for outcome in outcomes if outcome.result not in PASSES]
     return {"suite": name, "about": suite.about, "tried": len(outcomes), "answered": counts["ok"],
             "refused": counts["refused"], "failed": len(failed),
+            "commits": dict(Counter(outcome.commit for outcome in outcomes)),
             "kinds": {kind: n for kind, n in sorted(counts.items()) if kind not in PASSES},
             "examples": [f"{outcome.number}: {outcome.result}: {outcome.detail}" for outcome in failed[:5]]}
