@@ -33,6 +33,8 @@ VARIANTS: dict[str, tuple[str, dict]] = {
     "els, some patches": ("els", {"patch_size": 3, "patch_limit": 500}),
     "els, clusters": ("els", {"patch_size": 3, "clusters": 6, "searched": 2}),
 }
+ATTRIBUTED = ("optimal", "locality", "locality in 6 batches", "locality in 2 batches", "locality-equivariant",
+              "multiscale", "pspc-square", "els", "els, patches inside", "kernel")
 DIFFERENTIATED = ("optimal", "locality", "locality in 6 batches", "pspc-square", "els")
 COMMANDS = {
     "sample": ["sample", "--data", "digits", "--limit", "301", "--num", "3", "--steps", "4", "--profile"],
@@ -52,6 +54,12 @@ def numbers() -> Iterator[tuple[str, torch.Tensor]]:
         yield name, torch.stack([model(z, sigma) for sigma in SIGMAS])
     for name in DIFFERENTIATED:
         yield f"{name}, gradient", scorelens.sensitivity(models[name], z, 0.7, (4, 4))
+    for name in ATTRIBUTED:
+        who = scorelens.attribute(models[name], z, 0.7, top=5)
+        yield f"{name}, weights", who.behind.weight
+        yield f"{name}, effective number", who.behind.effective
+        yield f"{name}, weights behind outputs", who.outputs.weight
+        yield f"{name}, first image", who.behind.index[:, :, 0]
     yield from statistics(images)
     few = images.subset([5, 50])
     yield "two images", torch.stack([scorelens.build_denoiser("locality", few)(z, sigma) for sigma in SIGMAS])

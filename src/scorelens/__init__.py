@@ -1,8 +1,10 @@
 """Scorelens explains image diffusion models by the statistics of their training data."""
 
+from scorelens.analysis.attribution import Attribution, TrajectoryAttribution, attribute, attribute_samples
 from scorelens.analysis.comparison import Comparison, compare
 from scorelens.analysis.examination import Verdict, explain
 from scorelens.analysis.patch_sizes import PatchSizes, fit_patch_sizes
+from scorelens.analysis.removal import Removal, removal_effects, without
 from scorelens.analysis.report_card import ReportCard, report_card
 from scorelens.checks import PropertyError, check_denoiser
 from scorelens.data import SOURCES, ImageSet, add_mark, load_images
@@ -21,6 +23,7 @@ __version__ = "0.1.0"
 __all__ = [
     "DENOISERS",
     "SOURCES",
+    "Attribution",
     "Comparison",
     "Denoiser",
     "GaussianStats",
@@ -28,13 +31,17 @@ __all__ = [
     "ImageSet",
     "PatchSizes",
     "PropertyError",
+    "Removal",
     "ReportCard",
     "Samples",
     "ScorelensError",
     "Step",
     "Training",
+    "TrajectoryAttribution",
     "Verdict",
     "add_mark",
+    "attribute",
+    "attribute_samples",
     "bootstrap",
     "build_denoiser",
     "check_denoiser",
@@ -52,11 +59,13 @@ __all__ = [
     "pearson",
     "precision_recall",
     "r2",
+    "removal_effects",
     "report_card",
     "sample",
     "seeded_noise",
     "sensitivity",
     "train",
     "trajectory",
+    "without",
     "zoo_names",
 ]

@@ -63,6 +63,12 @@ class World:
         """All-reduce: the elementwise minimum over all processes."""
         return self._run(dist.all_reduce, part.clone(), dist.ReduceOp.MIN)
 
+    def gather(self, part: Tensor) -> list[Tensor]:
+        """All-gather: the tensors of all processes, which have one shape, by rank."""
+        every = part.new_zeros(self.size, *part.shape)
+        every[self.rank] = part
+        return list(self.sum(every))
+
     def broadcast(self, tensor: Tensor) -> Tensor:
         """Rank 0's tensor: for what every process computed, but must be bitwise equal."""
         return tensor if self.size == 1 else self._run(dist.broadcast, tensor.detach().clone(), 0)

@@ -82,6 +82,21 @@ def test_a_picture_is_noised_and_denoised_at_every_level(session, images):
         assert moment.picture_mse == pytest.approx(scorelens.mse(moment.x0_hat[None], x0).item(), abs=1e-6)
 
 
+def test_fields_name_the_training_images_behind_the_pixel(session, images):
+    """The weights, images and mask of what has posterior weights; nothing for networks and the Wiener filter."""
+    network, *models = [session.choose(name, {}) for name in session.models]
+    step = list(session.steps(network, Start()))[6]
+    messages = told(session.fields([network, *models], network, Start(), step=6, pixel=(2, 5)), Field)
+    behind = {message.model: message.behind for message in messages}
+    assert behind[None] is None and behind[network.model.id] is None
+    (locality,) = [choice for choice in models if choice.model.id == "locality"]
+    denoiser, found = session.denoiser(locality), behind["locality"]
+    who = scorelens.attribute(denoiser, step.z, step.sigma, pixels=[(2, 5)], top=4).behind
+    assert found.indices == who.index[0, 0].tolist() and found.weights == who.weight[0, 0].tolist()
+    assert all((found.images[index] == images.pixels[index]).all() for index in found.indices)
+    assert torch.equal(found.mask > 0, denoiser.masks(step.sigma).keep[2 * 8 + 5].view(8, 8))
+
+
 def test_fields_begin_with_the_row_of_the_wiener_matrix(session, images):
     network, *models = choices(session, "digits-unet", "wiener", "locality", "optimal")
     messages = told(session.fields([network, *models], network, Start(), step=6, pixel=(2, 5)), Field)

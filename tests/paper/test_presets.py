@@ -67,7 +67,7 @@ def test_ones_own_data_and_network():
     cells = [cell for preset in PRESETS for cell in cells_of(preset, own=OWN)]
     assert {cell.reference for cell in cells} == {"my-network"}
     assert {cell.data for cell in cells} == {("folder:PATH", (("resolution", 32),))}
-    assert {"samples", "heldout", "fields", "guided"} == {cell.kind for cell in cells}
+    assert {"samples", "heldout", "claim", "fields", "guided"} == {cell.kind for cell in cells}
     assert "my-network" in {cell.method.denoiser for cell in cells if cell.kind == "heldout"}
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from scorelens.analysis.attribution import Attribution, attribute, has_weights
 from scorelens.analysis.comparison import agreement, single_steps
 from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels, pixel_equivariance
 from scorelens.analysis.models import build_model, named_network
@@ -24,6 +25,7 @@ from scorelens.analysis.probes import PROBES
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
 from scorelens.analysis.verdict import MIDDLE, Sentence, mean_ratio, verdict
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.held_out_error import ranked
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
 from scorelens.networks.adapters import Network
@@ -37,7 +39,7 @@ from scorelens.types import Denoiser, ScorelensError
 
 STEPS = 10
 NAME = "network"
-FORMULAS = ("optimal", "wiener", "kernel", "locality")
+FORMULAS = ("optimal", "wiener", "kernel", "locality", "multiscale")
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
 CHEAP = 4  # formulas that cost at most this many calls of the network are never left out
 RESAMPLES = 1000
@@ -48,6 +50,7 @@ NOMINAL = 2e10  # operations per second of the machine for which minutes are pla
 SHARED_WEIGHTS = 0.3  # of a network's weights per pixel: most of a U-Net's are at its coarse levels
 COSTS = {"optimal": 1, "wiener": 1, "kernel": 1, "nearest": 1, "smoothed": 1}  # of a formula: N x D; others N x D x D
 SUSPICIOUS = 6  # samples in the picture
+ATTRIBUTED, ATTRIBUTED_LEVEL = 2, 0.3  # samples whose training images are named, and the noise level at which
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class Findings:
     nearest: Tensor  # those training images
     fields: Mapping[str, Tensor]  # of the centre pixel: [levels, H, W]
     card: ReportCard | None  # None without held-out images
+    attribution: Attribution | None = None  # of the most suspicious samples; None without a formula that has weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +141,8 @@ class Verdict:
         with fresh_folder(Path(folder)) as partial:
             for name in ("verdict.json", "run.json"):
                 write_json(partial / name, self.record)
-            write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card)
+            write_explanation(self.record, results.suspicious, results.nearest, results.fields, partial, results.card,
+                              results.attribution)
         return Path(folder).expanduser()
 
 
@@ -231,10 +236,23 @@ def examine(subject: Subject, plan: Plan) -> Findings:
     card = None if subject.held_out is None else report_card(
         subject.network, subject.images, subject.held_out, sigmas=subject.sigmas, count=min(plan.held_out, COUNT),
         seed=subject.seed, device=subject.device, name=NAME)
+    who = suspicious_attribution(subject, plan, samples, copies["suspicious"])
+    copies["attribution"] = who and who.record()
     numbers = {"report_card": card and card.describe(), "memorization": copies,
                "generalization": generalization(subject, plan.held_out),
                "explanation": explanation(subject, plan, samples), "locality": levels}
-    return Findings(numbers, suspicious, nearest, fields, card)
+    return Findings(numbers, suspicious, nearest, fields, card, who)
+
+
+def suspicious_attribution(subject: Subject, plan: Plan, samples: Samples, order: Sequence[int]) -> Attribution | None:
+    """The training images behind the most suspicious samples, near the end of their trajectories, by the formula that
+    predicts the network best there."""
+    models = {name: subject.models[name] for name in plan.models if has_weights(subject.models[name])}
+    if not models:
+        return None
+    step = min(samples.steps, key=lambda step: abs(math.log(step.sigma / ATTRIBUTED_LEVEL)))
+    rows = torch.tensor(list(order[:ATTRIBUTED]), device=step.z.device)
+    return attribute(subject.network, step.z[rows], step.sigma, images=subject.images, formulas=models)
 
 
 def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Tensor, Tensor]:
@@ -243,7 +261,7 @@ def memorization(subject: Subject, samples: Samples) -> tuple[dict[str, Any], Te
     ratio, order = distances.ratio, distances.ratio.argsort()[:SUSPICIOUS]
     copied = share_interval(int((ratio < MEMORIZED_RATIO).sum()), len(ratio))
     numbers: dict[str, Any] = {"samples": len(ratio), "memorized": vars(copied), "novelty": summary(distances.rms),
-                               "ratios": sorted(ratio.tolist())}
+                               "ratios": sorted(ratio.tolist()), "suspicious": order.tolist()}
     if subject.held_out is not None:
         numbers["novelty_of_held_out"] = summary(novelty(subject.held_out[:256], subject.images).rms)
     pictures = subject.images.pictures
@@ -286,11 +304,13 @@ def _ratio_interval(training: Tensor, held_out: Tensor, mean: float | None, sigm
 
 
 def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str, Any]]:
-    """How well each formula predicts the network: whole samples, and single steps along the network's trajectory."""
-    rows = []
+    """How well each formula predicts the network: whole samples, and single steps along the network's trajectory; and
+    how well it denoises held-out training images, relative to the linear filter, which involves no network."""
+    rows, errors = [], ranked(list(plan.models), subject.images)
     for name, count in plan.models.items():
         model, path = subject.models[name], samples.first(count)
         rows.append({"model": name, "samples": count, **agreement(subject.sample(model, count, name), path),
+                     "held_out_error": errors[name] if math.isfinite(errors[name]) else None,
                      "steps": single_steps(model, path, f"{name}, single steps")})
     return rows
 

@@ -49,6 +49,18 @@ class Nearest:
 
 
 @dataclass(frozen=True, eq=False)
+class Behind:
+    """The training images with the most weight behind an output pixel, and the input pixels they are compared in."""
+
+    indices: list[int]
+    weights: list[float]
+    effective: float  # number of images
+    images: Mapping[int, np.ndarray]  # uint8 [C, H, W], by index
+    classes: Mapping[int, str]
+    mask: Tensor | None  # [H, W], share of the channels; None if all pixels are compared, or a patch
+
+
+@dataclass(frozen=True, eq=False)
 class Field:
     """A model's sensitivity field, summed over the input channels; model None: the row of the Wiener matrix."""
 
@@ -56,6 +68,7 @@ class Field:
     values: Tensor  # [H, W]
     cosine: float  # with the Wiener row, over all channels
     radius: float
+    behind: Behind | None = None  # None for what has no posterior weights
 
 
 @dataclass(frozen=True)
@@ -93,4 +106,6 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
+    if isinstance(value, Behind):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Generic, TypeVar
@@ -13,11 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from scorelens.analysis.attribution import attribute, compared_pixels, has_weights
 from scorelens.analysis.fields import cosine, is_network, radius, wiener_fields
 from scorelens.analysis.guidance import Guidance
 from scorelens.analysis.models import build_spec, load_for
 from scorelens.app.catalog import Choice, Value, list_models
-from scorelens.app.messages import Failure, Field, Message, Nearest, Prediction, Stage
+from scorelens.app.messages import Behind, Failure, Field, Message, Nearest, Prediction, Stage
 from scorelens.data.images import ImageSet, to_floats, to_uint8
 from scorelens.denoisers import denoiser_options
 from scorelens.denoisers.specs import Spec
@@ -33,6 +34,7 @@ from scorelens.validation import unknown, wide_dtype
 
 STEPS = (5, 10, 20, 50)  # the grid sizes that a request can choose from
 NEIGHBOURS = 3  # nearest training images per prediction
+BEHIND = 4  # training images with the most weight behind a pixel
 TRAJECTORY_BYTES = 64 * 2**20  # of cached trajectories
 MASK_BYTES = 2**28  # approximate limit for the masks of denoisers built with earlier options
 WIENER = Spec("wiener")  # its field is the Wiener row, which is always shown
@@ -212,9 +214,20 @@ class Session:
                 denoiser = self.denoiser(choice)
                 # a formula's field is a small difference of large numbers: float64 where the device has it
                 z_wide = z if is_network(denoiser) else z.to(wide_dtype(z))
-                yield _field(choice.model.id, sensitivity(denoiser, z_wide, sigma, pixel)[0].cpu(), wiener, pixel)
+                field = _field(choice.model.id, sensitivity(denoiser, z_wide, sigma, pixel)[0].cpu(), wiener, pixel)
+                yield replace(field, behind=self._behind(denoiser, z, sigma, pixel))
             except ScorelensError as error:
                 yield Failure(str(error), choice.model.id)
+
+    def _behind(self, denoiser: Denoiser, z: Tensor, sigma: float, pixel: Pixel) -> Behind | None:
+        """The training images behind an output pixel, if the denoiser has posterior weights."""
+        if not has_weights(denoiser):
+            return None
+        found = attribute(denoiser, z, sigma, pixels=[pixel], top=min(BEHIND, len(self.images)), outputs=False).behind
+        indices = found.index[0, 0].tolist()
+        pixels = dict(zip(indices, to_uint8(self.images[indices]), strict=True))
+        return Behind(indices, found.weight[0, 0].tolist(), found.effective[0, 0].item(), pixels,
+                      self._classes(indices), compared_pixels(denoiser, z, sigma, pixel))
 
     def _is_row(self, spec: Spec | None) -> bool:
         """Whether the model's field is the row of the Wiener matrix that the page shows anyway."""

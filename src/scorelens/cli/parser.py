@@ -24,6 +24,7 @@ from scorelens import __version__, distributed, progress
 from scorelens.analysis import comparison, examination, patch_sizes
 from scorelens.analysis import report_card as card
 from scorelens.cli.app import app
+from scorelens.cli.attribute import attribute
 from scorelens.cli.bench import bench_list, bench_report, bench_run
 from scorelens.cli.cache import cache_clear, cache_list
 from scorelens.cli.calibrate import calibrate
@@ -68,6 +69,8 @@ COMMANDS = {
                       data="flag", divided=True),
     "sensitivity": Command(sensitivity, "scorelens sensitivity --data digits --split train --model digits-unet wiener "
                            "--pixels centre 2,3 --num 8", data="flag"),
+    "attribute": Command(attribute, "scorelens attribute --data digits --model locality:threshold=0.05 --num 2",
+                         data="flag", divided=True),
     "report-card": Command(report_card, "scorelens report-card digits-unet --data digits", data="flag", first="model",
                            documented=card.report_card),
     "manipulation": Command(manipulation, "scorelens manipulation --data digits --model digits-unet --pattern I "

@@ -51,7 +51,7 @@ def with_flips(images: ImageSet) -> ImageSet:
     """The images followed by their left-right mirror images."""
     return replace(images, pixels=np.concatenate([images.pixels, images.pixels[..., ::-1]]),
                    labels=None if images.labels is None else np.tile(images.labels, 2),
-                   record={**images.record, "flips": True})
+                   rows=np.tile(images.numbers, 2), record={**images.record, "flips": True})
 
 
 def limited(images: ImageSet, limit: int | None, seed: int) -> ImageSet:

@@ -35,6 +35,7 @@ class ImageSet:
     class_names: tuple[str, ...] = ()
     record: Mapping[str, Any] = field(default_factory=dict)  # how the set was made: limit, seed, skipped files, ...
     autoencoder: Autoencoder | None = None  # which encoded the images, if these are latents
+    rows: np.ndarray | None = None  # int64 [N], where each image is in the set it was taken from; None: in this
 
     def __post_init__(self) -> None:
         if self.pixels.dtype not in (np.uint8, np.float32) or self.pixels.ndim != 4:
@@ -110,8 +111,22 @@ class ImageSet:
     def subset(self, indices: slice | Sequence[int] | np.ndarray, **record: Any) -> ImageSet:
         """The images at these indices, in this order; for a slice, a view."""
         rows = indices if isinstance(indices, slice) else np.asarray(indices, dtype=np.int64)
-        return replace(self, pixels=self.pixels[rows], record={**self.record, **record},
+        return replace(self, pixels=self.pixels[rows], record={**self.record, **record}, rows=self.numbers[rows],
                        labels=None if self.labels is None else self.labels[rows])
+
+    def without(self, indices: Sequence[int] | np.ndarray) -> ImageSet:
+        """The images that remain when those of these numbers are removed."""
+        return self.subset(np.flatnonzero(~np.isin(self.numbers, np.asarray(indices, dtype=np.int64))))
+
+    @property
+    def numbers(self) -> np.ndarray:
+        """The number of each image: its index in the set that it was taken from, int64 [N]."""
+        return np.arange(len(self)) if self.rows is None else self.rows
+
+    @cached_property
+    def renumbered(self) -> ImageSet:
+        """The same images, numbered from 0 in their order."""
+        return self if self.rows is None else replace(self, rows=None)
 
     def part(self, rows: range) -> ImageSet:
         """A contiguous range of the images, as a view."""

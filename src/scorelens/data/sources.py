@@ -122,7 +122,7 @@ def load_images(source: str, *, root: str | Path | None = None, split: str | Non
         if classes is not None:
             images = only_classes(images, [classes] if isinstance(classes, str) else classes)
         images = _converted(limited(images, limit, seed), request)
-        return with_flips(images) if flips else images
+        return (with_flips(images) if flips else images).renumbered
 
     images = shared(load)
     return images if autoencoder is None else encode_images(images, autoencoder, latent_dtype)

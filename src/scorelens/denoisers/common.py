@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.posterior import MEMORY, Candidate, Posterior, logit_scale, plan_for, posterior_mean
+from scorelens.posterior import MEMORY, Candidate, Posterior, Term, logit_scale, plan_for, posterior_mean
 from scorelens.statistics import GaussianStats
-from scorelens.validation import at_least_float32, merge_groups, per_level, wide_dtype
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, merge_groups, per_level, unknown, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,17 @@ class Formula:
     images: ImageSet
     predict: Callable[[Tensor, float], Tensor]
     converges_to_mean: bool = False
+    terms: Callable[[Tensor, float], Iterator[Term]] | None = None  # the posterior means it consists of, if it does
+    rebuild: Callable[[ImageSet], Formula] | None = None  # for other images, with everything fitted kept
 
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
         return self.predict(z, sigma)
+
+    def over(self, images: ImageSet) -> Formula:
+        """The same formula of other images, with everything fitted kept."""
+        assert self.rebuild is not None, "a formula without rebuild"
+        return self.rebuild(images)
 
 
 @dataclass(frozen=True)
@@ -46,6 +54,37 @@ class PosteriorMean:
     def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan of a call, and its expected cost."""
         return choice(self.posterior(sigma), z, sigma, self.temperature)
+
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        yield term(self.posterior(sigma), z, sigma, temperature=self.temperature, memory=self.memory)
+
+    def over(self, images: ImageSet) -> PosteriorMean:
+        """The same formula of other images, with everything fitted kept."""
+        return replace(self, images=images, posterior=lambda sigma: replace(self.posterior(sigma), source=images))
+
+
+def term(posterior: Posterior, z: Tensor, sigma: float, **options: Any) -> Term:
+    """A posterior whose responses write all noisy images."""
+    writers = posterior.responses.writers(posterior.source.dim)
+    return Term(posterior, at_least_float32(z).flatten(1), sigma, torch.arange(len(z)), writers, **options)
+
+
+def for_rows(terms: Iterator[Term], rows: Int[Tensor, "b"]) -> Iterator[Term]:
+    """The terms of some noisy images of a batch."""
+    return (replace(each, noisy=rows[each.noisy]) for each in terms)
+
+
+def each_image(images: ImageSet, models: Callable[[Tensor, float], Iterator[Any]],
+               rebuild: Callable[[ImageSet], Any]) -> Formula:
+    """A denoiser from models(z, sigma): one for each noisy image, which average their own part of the images."""
+    def predict(z: Tensor, sigma: float) -> Tensor:
+        return torch.cat([model(z[k:k + 1], sigma) for k, model in enumerate(models(z.detach(), sigma))])
+
+    def terms(z: Tensor, sigma: float) -> Iterator[Term]:
+        for k, model in enumerate(models(z, sigma)):
+            yield from for_rows(model.terms(z[k:k + 1], sigma), torch.tensor([k]))
+
+    return Formula(images, predict, terms=terms, rebuild=rebuild)
 
 
 def choice(posterior: Posterior, z: Tensor, sigma: float, temperature: float, plan: str = "auto") -> Candidate:
@@ -79,13 +118,33 @@ def principal_components(stats: GaussianStats, z: Tensor, rank: int | None = Non
     return Components(*widened(z, stats.mean, stats.eigenvectors[:, :rank], stats.eigenvalues[:rank]))
 
 
+def bandwidth_rule(bandwidth: float | str | Callable[[float], float]) -> Callable[[float], float]:
+    """h as a function of sigma, from a number or a function."""
+    def checked(h: float) -> float:
+        if not 0 <= h <= 1:
+            raise ScorelensError(f"bandwidth must be between 0 (optimal) and 1 (Wiener), got {h:g}")
+        return float(h)
+
+    if isinstance(bandwidth, str):
+        raise unknown("bandwidth", bandwidth, ["auto"])
+    if callable(bandwidth):
+        return lambda sigma: checked(bandwidth(sigma))
+    h = checked(bandwidth)
+    return lambda sigma: h
+
+
 def by_mask(masks: Bool[Tensor, "q d"], outputs: Int[Tensor, "q"],
             predict: Callable[[Int[Tensor, "m"], Int[Tensor, "r"]], Float[Tensor, "b r"]]) -> Float[Tensor, "b q"]:
     """The outputs, by one call predict(pixels of the mask, outputs) for each distinct mask; row q is for outputs[q]."""
+    return merge_groups(((rows, predict(seen, outputs[rows]))
+                         for seen, rows in mask_groups(masks, torch.arange(len(outputs)))), dim=1)
+
+
+def mask_groups(masks: Bool[Tensor, "q d"],
+                outputs: Int[Tensor, "q"]) -> Iterator[tuple[Int[Tensor, "m"], Int[Tensor, "r"]]]:
+    """The pixels of each distinct mask, and the outputs that have it."""
     distinct, group = torch.unique(masks, dim=0, return_inverse=True)
-    members = [(group == k).nonzero()[:, 0] for k in range(len(distinct))]
-    return merge_groups(((rows, predict(mask.nonzero()[:, 0], outputs[rows]))
-                         for mask, rows in zip(distinct, members, strict=True)), dim=1)
+    return ((mask.nonzero()[:, 0], outputs[group == k]) for k, mask in enumerate(distinct))
 
 
 def mask_regression(covariance: Float[Tensor, "m d"], pixels: Int[Tensor, "m"], outputs: Int[Tensor, "r"],

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -12,6 +12,8 @@ from torch import Tensor
 
 from scorelens.data.edits import only_classes
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.common import for_rows
+from scorelens.posterior import Term
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import by_level, check_levels, merge_groups, outputs_at
 
@@ -34,13 +36,32 @@ class ByClass:
         return self._merged(partial(outputs_at, coordinates=coordinates), z, sigma)
 
     def _merged(self, call: Callable[[Denoiser, Tensor, float], Tensor], z: Tensor, sigma: float | Tensor) -> Tensor:
-        if len(z) != len(self.labels):
-            raise ScorelensError(f"{len(self.labels)} labels were given for {len(z)} noisy images; give one for each")
-        groups = [(torch.tensor([k for k, given in enumerate(self.labels) if given == label]), model)
-                  for label, model in self.models.items()]
+        groups = self._groups(z)
         levels = check_levels(sigma, len(z))
         return merge_groups(((rows, by_level(partial(call, model), z[rows], levels[rows])) for rows, model in groups),
                             dim=0)
+
+
+    def _groups(self, z: Tensor) -> list[tuple[Int[Tensor, "m"], Denoiser]]:
+        """The noisy images of each class, and its denoiser."""
+        if len(z) != len(self.labels):
+            raise ScorelensError(f"{len(self.labels)} labels were given for {len(z)} noisy images; give one for each")
+        return [(torch.tensor([k for k, given in enumerate(self.labels) if given == label]), model)
+                for label, model in self.models.items()]
+
+    @property
+    def terms(self) -> Callable[[Tensor, float], Iterator[Term]] | None:
+        """The posterior means that a call consists of, if the method has any."""
+        if any(getattr(model, "terms", None) is None for model in self.models.values()):
+            return None
+        return lambda z, sigma: (each for rows, model in self._groups(z) for each in for_rows(
+            model.terms(z[rows.to(z.device)], sigma), rows))  # type: ignore[attr-defined]
+
+    def over(self, images: ImageSet) -> ByClass:
+        """The same for other images, with everything fitted kept."""
+        models = {label: model.over(only_classes(images, [label]))  # type: ignore[attr-defined]
+                  for label, model in self.models.items()}
+        return replace(self, images=images, models=models)
 
 
 def by_class(images: ImageSet, labels: Sequence[Label], build: Callable[[ImageSet], Denoiser]) -> ByClass:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.denoisers.common import widened
-from scorelens.posterior import MEMORY
-from scorelens.posterior.engine import mean_behind
+from scorelens.posterior import MEMORY, Term, Writers
+from scorelens.posterior.engine import COPIES, mean_behind, posterior_behind
 from scorelens.posterior.sources import Projected
 from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.types import Flat, ScorelensError
@@ -48,13 +48,30 @@ class Generalized:
             return self._outputs(flat, sigma, bases, pixels).to(z.dtype)
         return torch.cat([self._outputs(flat, sigma, bases(int(q)), q[None]) for q in pixels], dim=1).to(z.dtype)
 
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        flat, every, bases = at_least_float32(z).flatten(1), torch.arange(self.images.dim), self.bases(sigma)
+        for outputs in [every] if isinstance(bases, Tensor) else every[:, None]:
+            basis = bases if isinstance(bases, Tensor) else bases(int(outputs))
+            _, query, source = self._compared(flat, basis, outputs)
+            posterior, padded = posterior_behind(flat, query, source, sigma)
+            yield Term(posterior, padded, sigma, torch.arange(len(z)), Writers(outputs, torch.zeros_like(outputs)),
+                       temperature=self.temperature, memory=self.memory // COPIES)
+
+    def over(self, images: ImageSet) -> Generalized:
+        """The same operators over other images."""
+        return replace(self, images=images)
+
     def _outputs(self, z: Flat, sigma: float, basis: Basis, outputs: Int[Tensor, "v"]) -> Float[Tensor, "b v"]:
-        """One posterior, with rows the coordinates of x_i in the basis, followed by the outputs."""
+        origin, query, source = self._compared(z, basis, outputs)
+        return origin[outputs] + mean_behind(z, query, source, sigma, self.temperature, self.memory)
+
+    def _compared(self, z: Flat, basis: Basis, outputs: Int[Tensor, "v"],
+                  ) -> tuple[Float[Tensor, "d"], Float[Tensor, "b r"], Projected]:
+        """The origin; z in the basis; and rows with the coordinates of x_i in the basis, followed by the outputs."""
         centre = torch.from_numpy(self.images.centre().reshape(-1) / 127.5 - 1)  # any origin; this one rounds least
         projection, origin = widened(z, basis.T, centre)
         query = (z.to(origin.dtype) - origin) @ projection  # [B, r]
-        source = Projected(self.images, origin, torch.arange(self.images.dim), projection, outputs)
-        return origin[outputs] + mean_behind(z, query, source, sigma, self.temperature, self.memory)
+        return origin, query, Projected(self.images, origin, torch.arange(self.images.dim), projection, outputs)
 
 
 def row_space(a: Float[Tensor, "m d"]) -> Basis:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import torch
@@ -14,10 +15,10 @@ from torch.nn.functional import adaptive_avg_pool2d
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import Formula
-from scorelens.denoisers.locality import locality
+from scorelens.denoisers.common import Formula, each_image
+from scorelens.denoisers.locality import Locality, locality
 from scorelens.posterior import MEMORY
-from scorelens.statistics import GaussianStats
+from scorelens.statistics import GaussianStats, fit_gaussian
 from scorelens.statistics.nearest import nearest_images
 from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32
@@ -39,7 +40,8 @@ def golden(images: ImageSet, *, threshold: float = 0.03, smallest: float = 1 / 2
     """
     if not 0 < smallest <= largest <= 1:
         raise ScorelensError(f"the shares must be 0 < smallest <= largest <= 1, got {smallest:g} and {largest:g}")
-    plain = locality(images, threshold=threshold, mask_rule="published", stats=stats, memory=memory)
+    moments = stats or fit_gaussian(images)
+    plain = locality(images, threshold=threshold, mask_rule="published", stats=moments, memory=memory)
     least, most = (max(1, round(share * len(images))) for share in (smallest, largest))
 
     @cache
@@ -57,12 +59,12 @@ def golden(images: ImageSet, *, threshold: float = 0.03, smallest: float = 1 / 2
                    for one, rows in zip(z.split(1), candidates, strict=True)]
         return np.sort(np.take_along_axis(candidates, np.stack(nearest), axis=1), axis=1)
 
-    def predict(z: Tensor, sigma: float) -> Tensor:
-        chosen = torch.from_numpy(choose(at_least_float32(z.detach()), sigma))
-        return torch.cat([replace(plain, source=images.subset(rows))(z[k:k + 1], sigma)
-                          for k, rows in enumerate(distributed.world().broadcast(chosen).numpy())])
+    def models(z: Tensor, sigma: float) -> Iterator[Locality]:
+        chosen = distributed.world().broadcast(torch.from_numpy(choose(at_least_float32(z), sigma)))
+        return (replace(plain, source=images.subset(rows)) for rows in chosen.numpy())
 
-    return Formula(images, predict)
+    return each_image(images, models, partial(golden, threshold=threshold, smallest=smallest, largest=largest,
+                                              seed=seed, stats=moments, memory=memory))
 
 
 def _pooled(x: Tensor) -> Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, Literal
 
@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import Components, principal_components
-from scorelens.posterior import MEMORY, Posterior, Source, WholeImage, WholeOutput, posterior_mean
+from scorelens.denoisers.common import Components, bandwidth_rule, principal_components
+from scorelens.denoisers.selection import Selected, selected
+from scorelens.posterior import MEMORY, Posterior, Source, Term, WholeImage, WholeOutput, Writers, posterior_mean
 from scorelens.posterior.engine import COPIES
 from scorelens.posterior.sources import Projected, Scaled
 from scorelens.statistics import GaussianStats, fit_gaussian
-from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.statistics.rotation import rotated
 from scorelens.validation import at_least_float32, per_level
 
@@ -47,13 +47,31 @@ class Kernel:
     @per_level
     def __call__(self, z: Tensor, sigma: float) -> Tensor:
         h, basis = self.bandwidth(sigma), principal_components(self.stats, z)
-        k = h**2 * basis.variances + sigma**2
-        scale = sigma / k.sqrt()  # sigma K^-1/2: the engine divides by sigma
-        zeta = basis.rotate(z)  # [B, k]
-        source, dtype = self._rows(basis, math.sqrt(1 - h**2) * scale, sigma, at_least_float32(z))
-        mean = posterior_mean(Posterior(WholeImage(), WholeOutput(), source), (scale * zeta).to(dtype), sigma,
-                              temperature=self.temperature, memory=self.memory // COPIES)
-        return basis.restore(h**2 * basis.variances / k * zeta + scale * mean, z)  # scale mean = sigma^2 K^-1 (m - mu)
+        scale, (posterior, query) = self._scale(basis, sigma), self._compared(basis, z, sigma)
+        mean = posterior_mean(posterior, query, sigma, temperature=self.temperature, memory=self.memory // COPIES)
+        gain = h**2 * basis.variances / (h**2 * basis.variances + sigma**2)
+        return basis.restore(gain * basis.rotate(z) + scale * mean, z)  # scale mean = sigma^2 K^-1 (m - mu)
+
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The posterior part; the linear part, mu + h^2 Sigma K^-1 (z - mu), has no weights."""
+        posterior, query = self._compared(principal_components(self.stats, z), z, sigma)
+        outputs = torch.arange(self.images.dim)
+        yield Term(posterior, query, sigma, torch.arange(len(z)), Writers(outputs, torch.zeros_like(outputs)),
+                   temperature=self.temperature, memory=self.memory // COPIES)
+
+    def over(self, images: ImageSet) -> Kernel:
+        """The same moments and bandwidths with other images."""
+        return replace(self, images=images)
+
+    def _scale(self, basis: Components, sigma: float) -> Float[Tensor, "k"]:
+        """sigma K^-1/2: the engine divides by sigma."""
+        return sigma / (self.bandwidth(sigma)**2 * basis.variances + sigma**2).sqrt()
+
+    def _compared(self, basis: Components, z: Tensor, sigma: float) -> tuple[Posterior, Float[Tensor, "b k"]]:
+        """The posterior over the rotated and scaled images, and z as one of them."""
+        scale, shrink = self._scale(basis, sigma), math.sqrt(1 - self.bandwidth(sigma)**2)
+        source, dtype = self._rows(basis, shrink * scale, sigma, at_least_float32(z))
+        return Posterior(WholeImage(), WholeOutput(), source), (scale * basis.rotate(z)).to(dtype)
 
     def _rows(self, basis: Components, scale: Float[Tensor, "k"], sigma: float,
               z: Tensor) -> tuple[Source, torch.dtype]:
@@ -63,7 +81,7 @@ class Kernel:
         dtype = projected.dtype(len(scale), sigma, z)
         if dtype == torch.float64 or len(self.images) * u.numel() <= SMALL:
             return projected, dtype
-        return Scaled(self._rotated, scale.float().cpu()), dtype
+        return Scaled(self.images, self._rotated, scale.float().cpu()), dtype
 
     @cached_property
     def _rotated(self) -> np.ndarray:
@@ -71,16 +89,18 @@ class Kernel:
 
 
 def kernel(images: ImageSet, *, bandwidth: float | Literal["auto"] | Callable[[float], float] = "auto",
-           temperature: float = 1.0, stats: GaussianStats | None = None, memory: int = MEMORY) -> Kernel:
+           temperature: float = 1.0, stats: GaussianStats | None = None,
+           memory: int = MEMORY) -> Kernel | Selected:
     """The kernel denoiser of these images.
 
     Args:
         images: the training images.
-        bandwidth: h, from 0 (optimal) to 1 (Wiener), or a function of sigma; auto has the least leave-one-out error.
+        bandwidth: h, from 0 (optimal) to 1 (Wiener), or a function of sigma; auto has the least held-out error.
         temperature: divides the logits.
         stats: moments to use instead of those of `images`.
         memory: workspace in bytes.
     """
-    moments = stats or fit_gaussian(images)
-    rule = bandwidth_rule(bandwidth, lambda sigma: held_out_bandwidth(images, moments, sigma))
-    return Kernel(images, moments, rule, temperature, memory)
+    if bandwidth == "auto":
+        return selected(images, "kernel", kernel, {"bandwidth": bandwidth, "temperature": temperature, "stats": stats,
+                                                   "memory": memory})
+    return Kernel(images, stats or fit_gaussian(images), bandwidth_rule(bandwidth), temperature, memory)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 from jaxtyping import Float
@@ -46,7 +47,8 @@ def local_wiener(images: ImageSet, *, neighbours: int = 500, shrinkage: float = 
         filtered = [_filter(zeta, y, basis.variances, sigma, shrinkage) for zeta, y in pairs]
         return basis.restore(torch.stack(filtered), z)
 
-    return Formula(images, predict, converges_to_mean=count == len(images))
+    rebuild = partial(local_wiener, neighbours=neighbours, shrinkage=shrinkage, stats=moments)
+    return Formula(images, predict, converges_to_mean=count == len(images), rebuild=rebuild)
 
 
 def _filter(zeta: Float[Tensor, "k"], y: Float[Tensor, "n k"], variance: Float[Tensor, "k"], sigma: float,

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import choice
+from scorelens.denoisers.common import choice, term
 from scorelens.posterior import (
     MEMORY,
     AllChannels,
@@ -21,6 +21,7 @@ from scorelens.posterior import (
     OwnOutput,
     Posterior,
     Source,
+    Term,
     posterior_mean,
 )
 from scorelens.posterior.sources import Translations
@@ -70,6 +71,15 @@ class Locality:
         responses = OwnOutput() if len(queries) == self.images.dim else AllChannels(self.images.shape[0])
         return Posterior(queries, responses, self.images if self.source is None else self.source)
 
+    def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
+        """The exact posterior, also where a tolerance allows an approximation."""
+        yield term(self.posterior(sigma), z, sigma, temperature=self.temperature, softmax_batch=self.softmax_batch,
+                   memory=self.memory)
+
+    def over(self, images: ImageSet) -> Locality:
+        """The same masks over other images."""
+        return replace(self, images=images, source=None if self.source is None else Translations(images))
+
     def choice(self, z: Tensor, sigma: float) -> Candidate:
         """The plan of a call, and its expected cost."""
         return choice(self.posterior(sigma), z, sigma, self.temperature, self.plan)
@@ -110,6 +120,26 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         return Masks(locality_masks(moments, sigma, threshold, mask_rule), images.shape)
 
     return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory)
+
+
+def same_but_masks(models: Sequence[Locality]) -> bool:
+    """Whether these models differ in their masks alone, and average their images by the exact softmax."""
+    first = models[0]
+    return all(model.images is first.images and model.temperature == first.temperature and model.plan == first.plan
+               and (model.source, model.softmax_batch) == (None, None) for model in models)
+
+
+def at_scales(models: Sequence[Locality], z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Float[Tensor, "k b q"]:
+    """x0_hat of models that are the same but for their masks, at these coordinates, in one pass over the images.
+
+    Masks of rising thresholds are nested: each is compared by what it adds to the one before it.
+    """
+    keep = torch.cat([model.masks(sigma).keep[pixels] for model in reversed(models)])  # small masks first
+    queries = Masks(keep, (len(models), 1, len(pixels)))
+    posterior = Posterior(queries, OwnOutput(pixels.repeat(len(models)).to(z.device)), models[0].images)
+    means = posterior_mean(posterior, z, sigma, temperature=models[0].temperature, plan=models[0].plan,
+                           memory=models[0].memory)
+    return means.flatten(1).unflatten(1, (len(models), -1)).transpose(0, 1).flip(0)
 
 
 def check_masks(images: ImageSet) -> None:

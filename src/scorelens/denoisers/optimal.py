@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Iterator
+from functools import partial
+
 from torch import Tensor
 
 from scorelens import distributed
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import Formula, PosteriorMean
-from scorelens.posterior import MEMORY, Posterior, WholeImage, WholeOutput
+from scorelens.denoisers.common import Formula, PosteriorMean, each_image
+from scorelens.posterior import MEMORY, Posterior, Term, WholeImage, WholeOutput
 from scorelens.statistics.nearest import nearest_images
 from scorelens.validation import at_least_float32
 
@@ -32,12 +34,11 @@ def optimal(images: ImageSet, *, neighbours: int | None = None, temperature: flo
     if neighbours is None:
         return mean_over(images)
 
-    def predict(z: Tensor, sigma: float) -> Tensor:
+    def models(z: Tensor, sigma: float) -> Iterator[PosteriorMean]:
         near = nearest_images(at_least_float32(z), images, neighbours).indices
-        chosen = distributed.world().broadcast(near).cpu().numpy()
-        return torch.cat([mean_over(images.subset(rows))(z[k:k + 1], sigma) for k, rows in enumerate(chosen)])
+        return (mean_over(images.subset(rows)) for rows in distributed.world().broadcast(near).cpu().numpy())
 
-    return Formula(images, predict)
+    return each_image(images, models, partial(optimal, neighbours=neighbours, temperature=temperature, memory=memory))
 
 
 def nearest(images: ImageSet) -> Formula:
@@ -52,4 +53,7 @@ def nearest(images: ImageSet) -> Formula:
         indices = nearest_images(at_least_float32(z), images).indices[:, 0]
         return images[indices].to(z) + 0 * z  # stays in the graph, with its true gradient
 
-    return Formula(images, predict)
+    def terms(z: Tensor, sigma: float) -> Iterator[Term]:
+        return optimal(images, neighbours=1).terms(z, sigma)  # type: ignore[misc]
+
+    return Formula(images, predict, terms=terms, rebuild=nearest)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import inspect
 import math
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -120,8 +123,8 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
         images: the training images.
         classes: use only the images of these classes, by label or name.
         labels: the class of each noisy image in the batch; it is denoised with the images of that class only.
-        options: options of the denoiser's builder. One of threshold, temperature and patch_size can be "auto": at each
-            noise level, the value with the least error on held-out training images.
+        options: options of the denoiser's builder. threshold, patch_size, bandwidth and temperature can be "auto": at
+            each noise level, the value with the least error on held-out training images.
     """
     known = denoiser_options(name)
     for option in options:
@@ -130,8 +133,38 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
     builder = find_builder(name)
     check_options(name, builder, options)
     build: Callable[[ImageSet], Denoiser] = partial(builder, **options)
-    if selected_options(options):
-        build = partial(selected, name=name, builder=builder, options=options)
-    source = images if classes is None else only_classes(images, classes)
-    return build(source) if labels is None else by_class(source, labels, build)
+    automatic = dict.fromkeys(selected_options({key: known[key].default for key in known}), "auto")
+    if selected_options({**automatic, **options}):
+        build = partial(selected, name=name, builder=builder, options={**automatic, **options})
+
+    def build_from(source: ImageSet) -> Denoiser:
+        source = source if classes is None else only_classes(source, classes)
+        return build(source) if labels is None else by_class(source, labels, build)
+
+    return Recipe(name, images.renumbered, build_from).build(images.renumbered)
+
+
+@dataclass(frozen=True, eq=False)
+class Recipe:
+    """How a denoiser was built, and from which images."""
+
+    name: str
+    images: ImageSet
+    make: Callable[[ImageSet], Denoiser]
+
+    def build(self, images: ImageSet) -> Denoiser:
+        """The denoiser of these images, whose recipe is remembered while it exists."""
+        denoiser = self.make(images)
+        with suppress(TypeError):  # an object of another package that cannot be referenced weakly
+            weakref.finalize(denoiser, _recipes.pop, id(denoiser), None)
+            _recipes[id(denoiser)] = replace(self, images=images)
+        return denoiser
+
+
+_recipes: dict[int, Recipe] = {}  # by the identity of the denoiser
+
+
+def recipe_of(denoiser: Any) -> Recipe | None:
+    """How build_denoiser built this one; None for others."""
+    return _recipes.get(id(denoiser))
 

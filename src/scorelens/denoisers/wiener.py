@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from torch import Tensor
@@ -29,6 +29,10 @@ class Wiener:
         basis = principal_components(self.stats, z, self.stats.rank)
         gain = basis.variances / (basis.variances + sigma**2)
         return basis.restore(gain * basis.rotate(z), z)
+
+    def over(self, images: ImageSet) -> Wiener:
+        """The same filter: only the moments enter it, and they are kept."""
+        return replace(self, images=images)
 
 
 def wiener(images: ImageSet, *, rank: int | None = None, energy: float = 0.0, components: int | None = None,

@@ -55,6 +55,7 @@ class Run:
     scale: float  # 1 / (2 sigma^2 T)
     group: int  # images that share a softmax: all of them, or a batch of the published code
     memory: int
+    around: Source | None = None  # whose centre is subtracted, if not that of the posterior's source
 
     @property
     def margin(self) -> float:
@@ -103,7 +104,7 @@ class Run:
 
     def zero(self, z: Flat) -> float | Tensor:
         """The pixel values that become 0: the mean image if the plan is centred and the source has one, else grey."""
-        source = self.posterior.source
+        source = self.posterior.source if self.around is None else self.around
         if self.plan.centred and hasattr(source, "centre"):
             return torch.from_numpy(source.centre().reshape(-1, 1)).to(z)
         return 127.5
@@ -232,24 +233,38 @@ def posterior_mean(posterior: Posterior, z: Tensor, sigma: float, *, temperature
     images, and the batches, whatever their size, are averaged with equal weight. `plan` names one of `costs.PLANS`
     instead of the fastest; `memory` bounds the workspace, in bytes.
     """
-    if softmax_batch is not None and softmax_batch < 1:
-        raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
-    flat, scale = at_least_float32(z).flatten(1), logit_scale(sigma, temperature)
-    with phase("choosing a plan"):
-        chosen = plan_for(posterior, flat, scale, plan)
-        run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
-    record_plan(lambda: {"sigma": sigma, **chosen.describe(len(flat), len(run.shard.rows))})
-    flat = flat.to(getattr(chosen.plan, "dtype", flat.dtype))
+    flat = at_least_float32(z).flatten(1)
+    run, flat = prepared(posterior, flat, sigma, temperature, softmax_batch, plan, memory)
     shift = run.shift(flat)
     mean = _PosteriorMean.apply(flat - shift, run) + shift[:, posterior.responses.pixels]
     return (mean.view(z.shape) if mean.shape == flat.shape else mean).to(z.dtype)
 
 
+def prepared(posterior: Posterior, z: Flat, sigma: float, temperature: float, softmax_batch: int | None, plan: str,
+             memory: int) -> tuple[Run, Flat]:
+    """The run that evaluates a posterior at z, and z in the dtype that it needs."""
+    if softmax_batch is not None and softmax_batch < 1:
+        raise ScorelensError(f"softmax_batch must be at least 1, got {softmax_batch}")
+    scale = logit_scale(sigma, temperature)
+    with phase("choosing a plan"):
+        chosen = plan_for(posterior, z, scale, plan)
+        run = Run(posterior, chosen.plan, scale, softmax_batch or len(posterior.source), memory)
+    record_plan(lambda: {"sigma": sigma, **chosen.describe(len(z), len(run.shard.rows))})
+    return run, z.to(getattr(chosen.plan, "dtype", z.dtype))
+
+
 def mean_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected, sigma: float, temperature: float,
                 memory: int) -> Float[Tensor, "b v"]:
     """The posterior mean of the coordinates that follow the r which are compared with the query."""
+    posterior, padded = posterior_behind(z, query, source, sigma)
+    return posterior_mean(posterior, padded, sigma, temperature=temperature, memory=memory // COPIES)
+
+
+def posterior_behind(z: Flat, query: Float[Tensor, "b r"], source: Projected,
+                     sigma: float) -> tuple[Posterior, Float[Tensor, "b k"]]:
+    """The posterior over rows of which the first r coordinates are compared with the query; and the query, as long as
+    a row."""
     (b, r), d, dtype = query.shape, source.dim, source.dtype(query.shape[1], sigma, z)
     rows = replace(source, matrix=source.matrix.to(dtype))
     posterior = Posterior(WholeImage(r), WholeOutput(torch.arange(r, d, device=query.device)), rows)
-    padded = torch.cat([query, query.new_zeros(b, d - r)], dim=1).to(dtype)
-    return posterior_mean(posterior, padded, sigma, temperature=temperature, memory=memory // COPIES)
+    return posterior, torch.cat([query, query.new_zeros(b, d - r)], dim=1).to(dtype)

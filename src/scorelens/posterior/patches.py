@@ -13,6 +13,7 @@ from torch import Tensor
 
 from scorelens import distributed, progress
 from scorelens.data.images import ImageSet, to_floats
+from scorelens.posterior.sources import Origin
 from scorelens.types import ScorelensError
 
 SAMPLE = 100  # patches for each cluster that the centres are fitted to
@@ -79,6 +80,13 @@ class Patches:
         first = start // self.positions
         patches = self.of(self.images.raw(first, -(-stop // self.positions))).flatten(0, 1)
         return patches[start - first * self.positions:stop - first * self.positions]
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        """The image of each patch, and its centre."""
+        image, position = np.divmod(rows if self.indices is None else self.indices[rows], self.positions)
+        row, column = np.divmod(position, len(self.columns))
+        centre = np.asarray(self.rows)[row] * self.images.shape[2] + np.asarray(self.columns)[column]
+        return Origin(self.images.numbers[image], centre)
 
     def take(self, indices: Int[np.ndarray, "n"]) -> Tensor:
         """The patches of these indices, in any order."""

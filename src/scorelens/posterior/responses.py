@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from types import EllipsisType
-from typing import ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,10 +37,25 @@ class Responses(Protocol):
     def project(self, g: Float[Tensor, "b out"], x: Chunk) -> Float[Tensor, "b q n"]:
         """g . x_i, over the pixels each query writes: the transpose of `respond`."""
 
+    def writers(self, d: int) -> Writers:
+        """The queries that write each output of images with d coordinates."""
+
+
+class Writers(NamedTuple):
+    """Whose weights an output has: those of one query, or a mixture of the weights of several."""
+
+    outputs: Int[Tensor, "out"]  # coordinates of x0_hat
+    target: Int[Tensor, "out"]  # of each output: a query, or a row of `mix`
+    mix: Float[Tensor, "t q"] | None = None  # rows sum to 1
+
 
 def collect(means: Float[Tensor, "b q r"]) -> Float[Tensor, "b out"]:
     """What the queries wrote, in the order of the output: channel by channel where a query writes several."""
     return means.transpose(1, 2).flatten(1)
+
+
+def _on_cpu(pixels: Pixels) -> Pixels:
+    return pixels.cpu() if isinstance(pixels, Tensor) else pixels
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +75,10 @@ class WholeOutput:
     def project(self, g: Float[Tensor, "b r"], x: Chunk) -> Float[Tensor, "b 1 n"]:
         return (g @ x[self.pixels])[:, None]
 
+    def writers(self, d: int) -> Writers:
+        outputs = torch.arange(d)[_on_cpu(self.pixels)]
+        return Writers(outputs, torch.zeros_like(outputs))
+
 
 @dataclass(frozen=True, eq=False)
 class OwnOutput:
@@ -73,6 +92,10 @@ class OwnOutput:
 
     def project(self, g: Float[Tensor, "b q"], x: Chunk) -> Float[Tensor, "b q n"]:
         return g[:, :, None] * x[self.pixels]
+
+    def writers(self, d: int) -> Writers:
+        outputs = torch.arange(d)[_on_cpu(self.pixels)]
+        return Writers(outputs, torch.arange(len(outputs)))
 
 
 @dataclass(frozen=True)
@@ -88,6 +111,10 @@ class AllChannels:
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
         return (g[:, :, None] * x).unflatten(1, (self.channels, -1)).sum(dim=1)
+
+    def writers(self, d: int) -> Writers:
+        outputs = torch.arange(d)
+        return Writers(outputs, outputs % (d // self.channels))
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +132,9 @@ class MaskMeans:
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
         shares = self._shares(x)
         return torch.stack([shares @ (one[:, None] * x) for one in g])
+
+    def writers(self, d: int) -> Writers:
+        return Writers(torch.arange(d), torch.arange(d), self._shares(torch.empty(d, 0, dtype=torch.float64)).T)
 
     def _shares(self, x: Chunk) -> Float[Tensor, "q d"]:
         """1 / the number of queries that write a pixel, where one does."""
@@ -127,6 +157,11 @@ class WindowMeans:
 
     def project(self, g: Flat, x: Chunk) -> Float[Tensor, "b q n"]:
         return torch.stack([self.windows.sums(one[:, None] * x) for one in g / self._counts(x)])
+
+    def writers(self, d: int) -> Writers:
+        count, queries = d // self.windows.shape[0], math.prod(self.windows.positions)
+        covered = self.windows.spread(torch.eye(queries, dtype=torch.float64))  # [HW, q]
+        return Writers(torch.arange(d), torch.arange(d) % count, covered / covered.sum(dim=1, keepdim=True))
 
     def _counts(self, x: Chunk) -> Float[Tensor, "d"]:
         """How many windows write each pixel."""

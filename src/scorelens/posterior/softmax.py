@@ -12,7 +12,7 @@ import math
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.distributed import World
@@ -87,3 +87,23 @@ def merge_processes(state: State, scale: float, group: World) -> State:
     c = (best - state.best).mul_(scale).exp_()
     total = group.sum(c * state.total)
     return State(best, total, group.sum(c[:, :, None].to(state.weighted.dtype) * state.weighted))
+
+
+class Nearest(NamedTuple):
+    """Partial softmax of q queries, with the smallest distances seen so far."""
+
+    best: Float[Tensor, "b q"]
+    total: Float[Tensor, "b q"]  # sum_i exp((best - distance_i) scale)
+    squares: Float[Tensor, "b q"]  # sum_i exp(2 (best - distance_i) scale)
+    distance: Float[Tensor, "b q k"]  # increasing
+    row: Int[Tensor, "b q k"]  # of the source
+
+
+def merge_nearest(a: Nearest, b: Nearest, scale: float, count: int) -> Nearest:
+    """The state of the union of two sets of images."""
+    best = torch.minimum(a.best, b.best)
+    ca, cb = ((best - each.best).mul_(scale).exp_() for each in (a, b))
+    distance, row = torch.cat([a.distance, b.distance], dim=2), torch.cat([a.row, b.row], dim=2)
+    distance, order = distance.topk(min(count, distance.shape[2]), dim=2, largest=False)
+    return Nearest(best, ca * a.total + cb * b.total, ca.square() * a.squares + cb.square() * b.squares, distance,
+                   row.gather(2, order))

@@ -14,17 +14,42 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.distributed import World
+from scorelens.statistics.whitening import pixels_of
+from scorelens.types import ScorelensError
 from scorelens.validation import wide_dtype
 
 ROUNDING = 2e-4  # nats that rows rounded to float32 may cost
 SAMPLE = 64  # rows from which the length of rows is estimated
 
 
+class Origin(NamedTuple):
+    """Where rows of a source come from."""
+
+    image: Int[np.ndarray, "n"]  # the number of the image
+    place: Int[np.ndarray, "n"]  # down * W + right: a translation, or the centre of a patch; + H * W if mirrored
+
+
+def origins(source: Source, rows: Int[np.ndarray, "n"]) -> Origin:
+    """The images that these rows of a source come from, and their places."""
+    if isinstance(source, ImageSet):
+        half = len(source) // 2
+        mirrored = source.rows is not None and "flips" in source.record and np.array_equal(*source.rows[:2 * half]
+                                                                                           .reshape(2, half))
+        place = (rows >= half) * math.prod(source.shape[1:]) if mirrored else np.zeros_like(rows)
+        return Origin(source.numbers[rows], place)
+    if hasattr(source, "origins"):
+        found: Origin = source.origins(rows)
+        return found
+    raise ScorelensError(f"a source of type {type(source).__name__} does not tell which images its rows come from; "
+                         "give it a method origins(rows)")
+
+
 @runtime_checkable
 class Source(Protocol):
     """What is averaged: an ImageSet, or anything that can be read like one, a few images at a time.
 
-    A source may have `centre()`: an image in the middle of all, as pixel values 0 ... 255, d of them.
+    A source may have `centre()`: an image in the middle of all, as pixel values 0 ... 255, d of them; and
+    `origins(rows)`, which tells where its rows come from.
     """
 
     def __len__(self) -> int: ...
@@ -55,6 +80,10 @@ class Translations:
         """The mean over all translations: one value for each channel."""
         mean = np.rint(self.images.centre().mean(axis=(1, 2), keepdims=True)).astype(np.uint8)
         return np.broadcast_to(mean, self.images.shape).copy()
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        place, row = np.divmod(rows, len(self.images))
+        return Origin(self.images.numbers[row], place)
 
     def raw(self, start: int, stop: int) -> Tensor:
         n, pieces = len(self.images), []
@@ -87,6 +116,9 @@ class Projected:
     def dim(self) -> int:
         return self.matrix.shape[1] + len(self.kept)
 
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.images, rows)
+
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         raw, origin = self.images.raw(start, stop).flatten(1), self.origin.to(self.matrix.dtype)  # [n, d]
         seen, kept = (to_floats(raw[:, pixels], self.matrix.new_empty(len(raw), len(pixels))).sub_(origin[pixels])
@@ -108,6 +140,7 @@ class Projected:
 class Scaled:
     """The rows of a table, each coordinate times a number."""
 
+    images: ImageSet  # whose rows they are
     rows: np.ndarray  # float32 [N, k], perhaps a memmap
     scale: Float[Tensor, "k"]
 
@@ -118,8 +151,36 @@ class Scaled:
     def dim(self) -> int:
         return self.rows.shape[1]
 
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.images, rows)
+
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         return torch.from_numpy(self.rows[start:stop]) * self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Some pixels of the images relative to an origin, followed by one number for each image."""
+
+    images: ImageSet
+    origin: Float[Tensor, "m"]  # its device and precision are those of the rows
+    seen: Int[Tensor, "m"]  # coordinates of the images
+    numbers: Float[Tensor, "n"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def dim(self) -> int:
+        return len(self.seen) + 1
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.images, rows)
+
+    def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
+        rows = pixels_of(self.images, start, stop, self.seen, self.origin, more=1)
+        rows[:, -1] = self.numbers[start:start + len(rows)]
+        return rows
 
 
 class Shard(NamedTuple):
@@ -138,3 +199,29 @@ def shard_of(source: Source) -> Shard:
         source = Translations(source.images.part(group.shard(count)))
         return Shard(source, range(len(source)), group)
     return Shard(source, group.shard(count), group)
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """A few rows of a source, centred as all of them are."""
+
+    source: Source
+    rows: Int[np.ndarray, "n"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def dim(self) -> int:
+        return self.source.dim
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.source, self.rows[rows])
+
+    def raw(self, start: int, stop: int) -> Tensor:
+        return torch.cat([self.source.raw(int(row), int(row) + 1) for row in self.rows[start:stop]])
+
+
+def rows_of(source: Source, numbers: Int[np.ndarray, "n"]) -> Int[np.ndarray, "m"]:
+    """The rows of a source that come from the images of these numbers."""
+    return np.flatnonzero(np.isin(origins(source, np.arange(len(source))).image, numbers))

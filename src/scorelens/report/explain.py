@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
+from scorelens.analysis.attribution import Attribution
 from scorelens.analysis.report_card import ReportCard
 from scorelens.analysis.verdict import THRESHOLDS, linear_share
 from scorelens.report.fields import Strip, field_figure
@@ -20,13 +21,14 @@ NO_HELD_OUT = Text(["Not measured: there are no held-out images. Give them with 
 
 
 def write_explanation(record: Numbers, suspicious: Tensor, nearest: Tensor, fields: Mapping[str, Tensor],
-                      folder: Path, card: ReportCard | None = None) -> None:
+                      folder: Path, card: ReportCard | None = None, who: Attribution | None = None) -> None:
     """Write report.html and its pictures."""
     findings, data = record["findings"], record["data"]
     sections = [
         Section("Verdict", [Table(["about", "finding"], [[s["about"], s["text"]] for s in record["verdict"]])]),
         Section("Report card", _report_card(card, folder)),
-        Section("Memorization", _memorization(findings["memorization"], suspicious, nearest, folder)),
+        Section("Memorization", [*_memorization(findings["memorization"], suspicious, nearest, folder),
+                                 *_attribution(who, folder)]),
         Section("Generalization", _generalization(findings["generalization"], folder)),
         Section("Explanation", _explanation(findings["explanation"], record["plan"], folder)),
         Section("Locality", _locality(findings["locality"], fields, folder)),
@@ -66,6 +68,19 @@ def _memorization(numbers: Numbers, suspicious: Tensor, nearest: Tensor, folder:
                    alt="samples and the training images nearest to them")]
 
 
+def _attribution(who: Attribution | None, folder: Path) -> list[Block]:
+    """Mosaics of the most suspicious samples."""
+    blocks: list[Block] = []
+    for k in range(0 if who is None else len(who.z)):
+        assert who is not None and who.r2 is not None
+        path = folder / f"mosaic-{k}.png"
+        who.figure(k).savefig(path, dpi=110)
+        blocks.append(Figure(path, f"Suspicious sample {k + 1}, near the end of its trajectory. The network has no "
+                             f"weights; these are those of {who.formula}, which predicts it with r2 "
+                             f"{float(who.r2[k]):.2f} on this noisy image.", alt="training images behind a sample"))
+    return blocks
+
+
 def _generalization(numbers: Numbers | None, folder: Path) -> list[Block]:
     if numbers is None:
         return [NO_HELD_OUT]
@@ -98,13 +113,16 @@ def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[B
     for row in rows:
         mean, interval = _mean_and_interval(row["r2"])
         lines.append([row["model"], Cell(mean, note=interval, strong=row["r2"]["mean"] == best),
-                      f"{row['mse']['mean']:.4f}", str(row["samples"])])
+                      f"{row['mse']['mean']:.4f}", str(row["samples"]),
+                      "–" if row["held_out_error"] is None else f"{row['held_out_error']:.3f}"])
     steps = []
     for k, step in enumerate(rows[0]["steps"]):
         winner = max(rows, key=lambda row: row["steps"][k]["r2"]["mean"])
         r2 = winner["steps"][k]["r2"]["mean"]
         steps.append([f"{step['sigma']:.3g}", winner["model"], f"{r2:.3f}", f"{1 - r2:.1%}"])
-    return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples"], lines),
+    return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples", "held-out error / wiener"], lines,
+                              "The last column needs no network: the error on held-out training images, relative to "
+                              "the linear filter's, geometric mean over noise levels"),
             Figure(path, "Unexplained share of the network's single predictions by noise level (lower is better).",
                    alt="unexplained share by noise level"),
             Table(["σ", "best formula", "r2", "no formula explains"], steps, "The best formula at each noise level")]

@@ -15,6 +15,7 @@ from torch import Tensor
 from scorelens.paper.numbers import PAPER_THRESHOLD, means
 from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE
 from scorelens.paper.results import Results, family
+from scorelens.paper.results import claim as find_claim
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
@@ -24,6 +25,7 @@ from scorelens.results import Row as Measured
 
 COLUMNS = 3  # panels side by side
 SUFFIXES = (".png", ".pdf")
+FARTHEST = 10.0  # ratio beyond which points are drawn at the edge
 ABLATIONS: dict[str, tuple[str, str, Mapping[str, Mapping[float, float]], str]] = {  # option, axis, paper, caption
     "threshold": ("threshold", "threshold τ", means(PAPER_THRESHOLD),
                   "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's"),
@@ -140,6 +142,32 @@ def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figu
                              [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]])
 
 
+def claim_figure(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """1 - r2 of single steps by held-out error, both relative to the least at their noise level."""
+    by_dataset = results.of(preset)
+    names = list(dict.fromkeys(row.label for row in results.rows_of(preset)))
+
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        errors = np.array([[level["error"] for level in row.metrics["levels"]] for row in rows])  # [methods, levels]
+        missed = np.array([[1 - level["r2"]["mean"] for level in row.metrics["levels"]] for row in rows])
+        x, y = (np.minimum(values / np.maximum(values.min(axis=0), 1e-12), FARTHEST) for values in (errors, missed))
+        for row, across, up in zip(rows, x, y, strict=True):
+            k = names.index(row.label)
+            axes.plot(across, up, "os^"[k // 10 % 3], ms=4, color=f"C{k % 10}", alpha=0.7, label=row.label)
+        axes.set(xscale="log", yscale="log", xlabel="held-out error / least", ylabel="(1 − r2) / least",
+                 xlim=(0.95, 1.05 * FARTHEST), ylim=(0.95, 1.05 * FARTHEST))
+        axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10+"])
+        axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10+"])
+
+    found = find_claim(by_dataset)
+    rank = "" if found is None else ("; Spearman's correlation of less error with higher r2, within a dataset and "
+                                     f"noise level: {found.correlation.mean:.2f} ({found.correlation.low:.2f} to "
+                                     f"{found.correlation.high:.2f})")
+    yield from to.panels(preset, "What a formula misses of the network's single steps, 1 − r2, against its error on "
+                         "held-out images; each point is a method at a noise level, relative to the least of all "
+                         f"methods there{rank}", by_dataset, plot)
+
+
 def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
     """The field of the centre pixel: the network's above the Wiener filter's, for each dataset."""
     rows = [(row, arrays) for row in results.rows_of(preset) if "centre" in (arrays := to.arrays(row))]
@@ -197,7 +225,7 @@ def guidance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figu
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
-    "held-out": heldout_figures, "sensitivity": field_strips,
+    "held-out": heldout_figures, "claim": claim_figure, "sensitivity": field_strips,
     "manipulation": mark_figures, "guidance": guidance_curves}
 
 

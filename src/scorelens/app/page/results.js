@@ -53,9 +53,18 @@ export function addToTrajectory(state, message) {
 }
 
 export function addField(state, message) {
-  const field = message.kind === "field" ? { ...message, values: floats(message.values), error: null } : message;
+  const field = message.kind === "field"
+    ? { ...message, values: floats(message.values), behind: decodeBehind(message.behind), error: null } : message;
   fields.set(fieldKey(state, message.model), field);
   lastField.set(message.model, field);
+}
+
+// The training images behind a pixel, in the order of their weights.
+function decodeBehind(behind) {
+  if (!behind) return null;
+  const { indices, weights, effective, images, classes, mask } = behind;
+  return { effective, mask: mask === null ? null : floats(mask), images: indices.map((index, k) => ({
+    index, weight: weights[k], pixels: pixels(images[index]), label: classes[index] })) };
 }
 
 function decodeNearest({ indices, rms, images, classes }) {

@@ -23,14 +23,15 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.posterior.plans.base import Plan
 from scorelens.posterior.responses import AllChannels, Chunk, Responses
-from scorelens.posterior.softmax import State
+from scorelens.posterior.softmax import Nearest, State
 from scorelens.posterior.sources import Source, Translations
 from scorelens.posterior.windows import WindowGrid
 from scorelens.types import Flat, Shape
 
-SPAN = 2048  # images that a thread takes at a time
+SPAN = 2048  # images, or translations of them, that a thread takes at a time
 GROUP, FEW = 8, 3  # noisy images that share the loads of training images; up to FEW are faster one by one
 COMPILING = 10.0  # seconds, for the progress bar
+FAR = np.float32(1e30)  # farther than any image
 
 
 def available(z: Tensor) -> bool:
@@ -117,21 +118,34 @@ class FusedMasks(_Compiled):
 
     def spans(self, z: Flat, source: Source, images: range, zero: float | Tensor, scale: float, margin: float,
               responses: Responses | None) -> Iterator[tuple[State, float]]:
+        for state, _, done in self._spans(z, source, images, zero, scale, margin, written(responses, z.shape[1]), 0):
+            yield state, done
+
+    def nearest_spans(self, z: Flat, source: Source, images: range, zero: float | Tensor, scale: float, margin: float,
+                      count: int) -> Iterator[tuple[Nearest, float]]:
+        """As `spans`, with the `count` nearest images of each span instead of their weighted sum. Images that are
+        farther than as many of earlier spans are left out."""
+        found = self._spans(z, source, images, zero, scale, margin, written(None, z.shape[1]), count)
+        return ((nearest, done) for _, nearest, done in found if nearest is not None)
+
+    def _spans(self, z: Flat, source: Source, images: range, zero: float | Tensor, scale: float, margin: float,
+               writes: np.ndarray, count: int) -> Iterator[tuple[State, Nearest | None, float]]:
         from scorelens.posterior.plans.kernels import masks_kernel
         from scorelens.posterior.plans.simd import LANES, aligned
 
-        d, queries, writes = z.shape[1], len(self.links.steps) - 1, written(responses, z.shape[1])
+        d, queries = z.shape[1], len(self.links.steps) - 1
 
         def run(pixels: np.ndarray, zeros: np.ndarray, unit: np.float32, noisy: np.ndarray, best: np.ndarray,
-                sums: np.ndarray) -> None:
+                sums: np.ndarray, *top: np.ndarray) -> None:
             members = best.shape[2] + 1  # of a slot
             chain = aligned(((self.links.slots + 1) * members + members, LANES), np.float32)  # the last: workspace
             chain[self.links.slots * members:] = 0
             shifts = np.ascontiguousarray((-2 * noisy if self.chained else noisy).swapaxes(1, 2))
             masks_kernel(pixels, zeros, unit, shifts, tuple(range(members)), not self.chained, self.links.steps,
-                         self.links.rows, writes, scale, margin, best, sums, aligned((d, LANES), np.float32), chain)
+                         self.links.rows, writes, scale, margin, best, sums, *top, aligned((d, LANES), np.float32),
+                         chain)
 
-        return _spans(run, z, GROUP, source, images, zero, queries, writes.shape[1])
+        return _spans(run, z, GROUP, source, images, zero, queries, writes.shape[1], count)
 
 
 @dataclass(frozen=True)
@@ -157,44 +171,58 @@ class FusedWindows(_Compiled):
         most = max(length + 2 * margin for length, margin in zip((h, w), margins, strict=True))
 
         def run(pixels: np.ndarray, zeros: np.ndarray, unit: np.float32, noisy: np.ndarray, best: np.ndarray,
-                sums: np.ndarray) -> None:
+                sums: np.ndarray, *top: np.ndarray) -> None:
             windows_kernel(pixels, zeros, unit, noisy[:, 0], (c, h, w), sides, margins, grid.border == "wrap", shifts,
-                           writes, scale, margin, best, sums, aligned((c * h * w, LANES), np.float32),
+                           writes, scale, margin, best, sums, *top, aligned((c * h * w, LANES), np.float32),
                            aligned((h * w, LANES), np.float32), aligned((2 * most + 1, LANES), np.float32))
 
-        return _spans(run, z, 1, source, images, zero, math.prod(grid.positions), writes.shape[1])
+        found = _spans(run, z, 1, source, images, zero, math.prod(grid.positions), writes.shape[1],
+                       span_length=max(LANES, SPAN // len(shifts)))
+        return ((state, done) for state, _, done in found)
 
 
 def _spans(run: Callable[..., None], z: Flat, group: int, source: Source, images: range, zero: float | Tensor,
-           queries: int, values: int) -> Iterator[tuple[State, float]]:
+           queries: int, values: int, count: int = 0,
+           span_length: int | None = None) -> Iterator[tuple[State, Nearest | None, float]]:
     """The states of spans of images, in order, each with the share that is done; with as many threads as torch uses.
 
-    Noisy images [b, d] are passed to `run` as [groups, group, d].
+    Noisy images [b, d] are passed to `run` as [groups, group, d]. With `count`, also the nearest images of each span.
     """
-    d, noisy = z.shape[1], _grouped(z.numpy(), group)
+    d, noisy, length = z.shape[1], _grouped(z.numpy(), group), span_length or SPAN
+    limits = [np.full((groups.shape[0], queries, groups.shape[1]), FAR, np.float32) for groups in noisy]
 
-    def state(start: int, stop: int) -> State:
+    def state(start: int, stop: int) -> tuple[State, Nearest | None]:
         pixels = source.raw(start, max(stop, start + 1))[:stop - start].flatten(1).contiguous().numpy()
         zeros, unit = np.broadcast_to(np.asarray(zero, np.float32).reshape(-1), d).copy(), np.float32(1 / 127.5)
         if pixels.dtype != np.uint8:  # floats in units of z
             zeros, unit = (zeros - np.float32(127.5)) * unit, np.float32(1)
         states = []
-        for groups in noisy:
-            count, size, _ = groups.shape
-            best = np.full((count, queries, size), np.inf, np.float32)
-            sums = np.zeros((count, queries, 1 + values, size))
-            run(pixels, zeros, unit, groups, best, sums)
-            states.append((best.swapaxes(1, 2).reshape(-1, queries),
-                           sums.transpose(0, 3, 1, 2).reshape(-1, queries, 1 + values)))
-        nearest, totals = (torch.from_numpy(np.concatenate(parts)[:len(z)]) for parts in zip(*states, strict=True))
-        return State(nearest, totals[:, :, 0], totals[:, :, 1:])
+        for groups, limit in zip(noisy, limits, strict=True):
+            shape = (len(groups), queries, groups.shape[1])
+            best, sums = np.full(shape, np.inf, np.float32), np.zeros((*shape[:2], 1 + values, shape[2]))
+            squares, own = np.zeros(shape), limit.copy()
+            near, which = np.full((*shape, count), FAR, np.float32), np.full((*shape, count), -1, np.int64)
+            run(pixels, zeros, unit, groups, best, sums, squares, own, near, which)
+            if count and stop > start:  # of all spans that are done, the smallest count-th distance; any order will do
+                np.minimum(limit, near[..., -1], out=limit)
+            own_rows = (shape[0] * shape[2], queries)
+            states.append((best.swapaxes(1, 2).reshape(own_rows),
+                           sums.transpose(0, 3, 1, 2).reshape(*own_rows, 1 + values),
+                           squares.swapaxes(1, 2).reshape(own_rows),
+                           *(each.swapaxes(1, 2).reshape(*own_rows, count) for each in (near, which))))
+        nearest, totals, squared, distance, row = (torch.from_numpy(np.concatenate(parts)[:len(z)])
+                                                   for parts in zip(*states, strict=True))
+        whole = State(nearest, totals[:, :, 0], totals[:, :, 1:])
+        if not count:
+            return whole, None
+        return whole, Nearest(nearest, totals[:, :, 0], squared, distance, torch.where(row < 0, -1, row + start))
 
-    def span(start: int) -> tuple[State, float]:
-        stop = min(start + SPAN, images.stop)
-        return state(start, stop), (stop - images.start) / len(images)
+    def span(start: int) -> tuple[State, Nearest | None, float]:
+        stop = min(start + length, images.stop)
+        return *state(start, stop), (stop - images.start) / len(images)
 
     progress.estimated(lambda: state(images.start, images.start), "compiling the kernel (once)", lambda: COMPILING)
-    starts = range(images.start, images.stop, SPAN)
+    starts = range(images.start, images.stop, length)
     threads = min(torch.get_num_threads(), len(starts))
     if threads == 1:
         yield from map(span, starts)

@@ -3,6 +3,9 @@
 They need the extra `fast` and are imported only where it is installed. Noisy images are computed in groups. `best`
 [groups, q, group] and `sums` [groups, q, 1 + r, group] are the softmax's state (softmax.py) over the images seen:
 the smallest distance; the total weight, and the weighted sum of each value that a query writes, `writes` [q, r].
+If the nearest images are asked for, `squares` [groups, q, group] are the sums of squared weights, `near` and `which`
+[groups, q, group, k] the k smallest distances, sorted, and their images, and `limit` [groups, q, group] the largest
+distance that is still of interest. Empty arrays ask for nothing.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ from scorelens.posterior.plans.simd import (
     plus_squares,
     powers,
     settle,
+    squared,
     store,
     store_group,
     times,
@@ -62,7 +66,8 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
 @_compiled
 def masks_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, shifts: np.ndarray, members: tuple[int, ...],
                  squares: bool, steps: np.ndarray, rows: np.ndarray, writes: np.ndarray, scale: float, margin: float,
-                 best: np.ndarray, sums: np.ndarray, x: np.ndarray, chain: np.ndarray) -> None:
+                 best: np.ndarray, sums: np.ndarray, squared_sums: np.ndarray, limit: np.ndarray, near: np.ndarray,
+                 which: np.ndarray, x: np.ndarray, chain: np.ndarray) -> None:
     """Add images [n, d] to the state of groups of noisy images z, for masks that are linked to others (`link_masks`).
 
     Step j of the chain is query steps[j, 0]. Its distance is that in slot steps[j, 1] of the chain, plus the terms of
@@ -89,13 +94,15 @@ def masks_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, shifts:
                     for e in range(steps[j, 4], steps[j + 1, 3]):
                         chains = minus(chains, load(x, rows[e]), shifts[g], rows[e])
                 store_group(chain, steps[j, 2] * count, chains)
-                _add(settle(chains, far), x, writes, steps[j, 0], bits, lowest, best, sums, g, steps[j, 0], chain)
+                _add(settle(chains, far), x, writes, steps[j, 0], bits, lowest, best, sums, squared_sums, limit, near,
+                     which, first, g, steps[j, 0], chain)
 
 
 @_compiled
 def windows_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, z: np.ndarray, shape: tuple[int, int, int],
                    sides: tuple[int, int], margins: tuple[int, int], wrap: bool, shifts: np.ndarray,
-                   writes: np.ndarray, scale: float, margin: float, best: np.ndarray, sums: np.ndarray, x: np.ndarray,
+                   writes: np.ndarray, scale: float, margin: float, best: np.ndarray, sums: np.ndarray,
+                   squared_sums: np.ndarray, limit: np.ndarray, near: np.ndarray, which: np.ndarray, x: np.ndarray,
                    plane: np.ndarray, line: np.ndarray) -> None:
     """Add images [n, d], translated circularly by each of `shifts` [t, 2], to the state of b noisy images z, for
     windows of all channels.
@@ -122,8 +129,8 @@ def windows_kernel(pixels: np.ndarray, zero: np.ndarray, unit: np.float32, z: np
                     for row in range(rows):
                         at = _wrapped(row - down, h) * w + _wrapped(column - right, w)
                         store(line, len(line) - 1, load(plane, row * w + column) + far)
-                        _add(load_group((0,), line, len(line) - 1), x, writes, at, bits, lowest, best, sums, b,
-                             row * columns + column, line)
+                        _add(load_group((0,), line, len(line) - 1), x, writes, at, bits, lowest, best, sums,
+                             squared_sums, limit, near, which, first * len(shifts) + t, b, row * columns + column, line)
 
 
 @_compiled
@@ -194,7 +201,8 @@ def _limits(scale: float, margin: float) -> tuple[np.float32, np.float32]:
 
 
 @_compiled
-def _add(distances, x, writes, at, bits, lowest, best, sums, g, q, scratch):  # type: ignore[no-untyped-def]
+def _add(distances, x, writes, at, bits, lowest, best, sums, squared_sums, limit, near, which, first, g, q,
+         scratch):  # type: ignore[no-untyped-def]
     """Add LANES images to the softmaxes of query q for group g, unless all are too far away to have any weight."""
     count, values = best.shape[2], sums.shape[2]
     state = g * best.shape[1] + q
@@ -203,16 +211,20 @@ def _add(distances, x, writes, at, bits, lowest, best, sums, g, q, scratch):  # 
     if not any_above(top, lowest):
         return
     if any_above(top, NEARER):
-        _rebase(distances, bits, best[g, q], sums[g, q], scratch)
+        _rebase(distances, bits, best[g, q], sums[g, q], squared_sums[g, q], scratch)
         nearer = nearness(distances, best, state * count, bits)
     weights = powers(nearer, lowest)
+    if near.shape[3] > 0:
+        add_totals(squared_sums, state * count, squared(weights))
+        if any_above(highest(nearness(distances, limit, state * count, np.float32(1))), np.float32(0)):
+            _keep(distances, limit[g, q], near[g, q], which[g, q], first, scratch)
     add_totals(sums, state * values * count, weights)
     for r in range(writes.shape[1]):
         add_totals(sums, (state * values + 1 + r) * count, times(weights, load(x, writes[at, r])))
 
 
 @_compiled
-def _rebase(distances, bits, best, sums, scratch):  # type: ignore[no-untyped-def]
+def _rebase(distances, bits, best, sums, squared_sums, scratch):  # type: ignore[no-untyped-def]
     """Make the nearest image the best where it is much nearer, and the sums relative to it."""
     row = len(scratch) - len(best)
     store_group(scratch, row, distances)
@@ -222,7 +234,26 @@ def _rebase(distances, bits, best, sums, scratch):  # type: ignore[no-untyped-de
             shrink = 2.0 ** ((nearest - before) * float(bits)) if before < FAR else 0.0
             for r in range(len(sums)):
                 sums[r, b] *= shrink
+            squared_sums[b] *= shrink * shrink
             best[b] = nearest
+
+
+@_compiled
+def _keep(distances, limit, near, which, first, scratch):  # type: ignore[no-untyped-def]
+    """Insert the distances below the limit into the sorted lists; image `first` is in the first lane."""
+    row, last = len(scratch) - len(limit), near.shape[1] - 1
+    store_group(scratch, row, distances)
+    for b in range(len(limit)):
+        if least(load(scratch, row + b)) < limit[b]:
+            for lane in range(LANES):
+                distance = scratch[row + b, lane]
+                if distance < limit[b]:
+                    k = last
+                    while k > 0 and near[b, k - 1] > distance:
+                        near[b, k], which[b, k] = near[b, k - 1], which[b, k - 1]
+                        k -= 1
+                    near[b, k], which[b, k] = distance, first + lane
+                    limit[b] = min(limit[b], near[b, last])
 
 
 @_compiled

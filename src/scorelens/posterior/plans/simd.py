@@ -237,6 +237,14 @@ def times(_, group, factor):  # type: ignore[no-untyped-def]
 
 
 @intrinsic
+def squared(_, group):  # type: ignore[no-untyped-def]
+    """The squares of the vectors of a group."""
+    def build(context, builder, sig, args):  # type: ignore[no-untyped-def]
+        return _pack(builder, [builder.fmul(value, value) for value in _unpack(builder, args[0])])
+    return group(group), build
+
+
+@intrinsic
 def add_totals(_, sums, index, group):  # type: ignore[no-untyped-def]
     """Add the sum of each vector of a group to adjacent float64 entries of an array, from a flat index.
 
