@@ -73,7 +73,7 @@ def test_ones_own_data_and_network():
 
 def test_weights_and_classes_of_ones_own():
     cells = list(cells_of("guidance", own=OWN, guided=Guided((0.5, 3.0), ("cat", "dog"))))
-    assert {dict(cell.method.options)[GUIDANCE] for cell in cells} == {0.5, 3.0} and len(cells) == 8
+    assert {dict(cell.method.options)[GUIDANCE] for cell in cells} == {0.5, 3.0} and len(cells) == 6
     assert all(cell.labels == ("cat", "dog") and cell.key.endswith("classes cat dog") for cell in cells)
     assert {cell.key for cell in cells}.isdisjoint(cell.key for cell in cells_of("guidance", own=OWN))
 

@@ -47,7 +47,7 @@ BASE = {
                 "--model", "wiener"],
     "calibrate": ["--data", "digits", "--limit", "20", "--reference", "digits-unet", "--num", "1", "--steps", "1",
                   "--sizes", "3", "5"],
-    "explain": ["digits-unet", "--data", "digits", "--limit", "20", "--formulas", "wiener", "--minutes", "0.01"],
+    "explain": ["digits-unet", "--data", "digits", "--limit", "20", "--formulas", "wiener", "--samples", "4"],
     "bench run": ["softmax", "--only", "no-such-cell"],
     "train": ["--data", "digits", "--limit", "8", "--epochs", "1", "--batch", "4"],
     "cache clear": [],

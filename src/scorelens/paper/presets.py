@@ -189,7 +189,7 @@ PRESETS = {
                            [method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")],
                            "marks", "fields"),
     "guidance": Preset("Guidance", "How well do guided formulas predict a guided network?", "", ("mnist", "cifar10"),
-                       [each for base in (WIENER, OPTIMAL, method("kernel"), LOCALITY)
+                       [each for base in (WIENER, OPTIMAL, method("kernel"))
                         for each in base.sweep(GUIDANCE, WEIGHTS)], "guided", "guidance", True,
                        reference="{data}-unet-classes"),
 }
