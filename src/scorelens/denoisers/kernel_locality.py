@@ -50,9 +50,10 @@ class KernelLocality:
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
         h, flat, pixels = self.bandwidth(sigma), at_least_float32(z).flatten(1), pixels.cpu()
-        return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, h)).to(z.dtype)
+        key = [self._digest, sigma, h] if len(pixels) == self.images.dim else None  # some outputs alone are not cached
+        return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, h, key)).to(z.dtype)
 
-    def _outputs(self, z: Flat, sigma: float, h: float, seen: Int[Tensor, "m"],
+    def _outputs(self, z: Flat, sigma: float, h: float, key: list[object] | None, seen: Int[Tensor, "m"],
                  outputs: Int[Tensor, "r"]) -> Float[Tensor, "b r"]:
         """One posterior over y_i = (x_i - mu)[M]. With zeta = (z - mu)[M] and s = sqrt(1 - h^2), the logits are
         s zeta^T K^-1 y_i - s^2 y_i^T K^-1 y_i / 2 and the outputs mu + R zeta + s (y_q - R y_M), y = sum_i w_i y_i."""
@@ -60,13 +61,13 @@ class KernelLocality:
         at, targets = torch.searchsorted(used, seen), torch.searchsorted(used, outputs)
         cholesky, regression = mask_regression(h**2 * self._covariance[seen], seen, outputs, sigma)
         dtype = product_dtype(self.images, self.stats.mean[seen], seen, cholesky, sigma, z)
-        lengths = whitened_lengths(self.images, self.stats.mean[seen], seen, cholesky, dtype, z.device,
-                                   [self._digest, sigma, h])
+        lengths = whitened_lengths(self.images, self.stats.mean[seen], seen, cholesky, dtype, z.device, key)
         s = math.sqrt(1 - h**2)
-        mu, cholesky, regression = widened(z, self.stats.mean, cholesky, regression)
+        mu, regression = widened(z, self.stats.mean, regression)
         source = Pixels(self.images, mu[used].to(dtype), used, (sigma * s) ** 2 * lengths)
         zeta = z[:, seen].to(mu.dtype) - mu[seen]  # [B, m]
-        query = sigma**2 * s * torch.cholesky_solve(zeta.T, cholesky).T  # the engine divides by sigma^2
+        (solved,) = widened(z, torch.cholesky_solve(zeta.T.cpu().double(), cholesky).T)  # K^-1 zeta; mps lacks it
+        query = sigma**2 * s * solved  # the engine divides by sigma^2
         padded = zeta.new_zeros(len(z), source.dim).index_copy(1, at.to(z.device), query).to(dtype)
         posterior = Posterior(Affine(), WholeOutput(torch.arange(len(used), device=z.device)), source)
         y = posterior_mean(posterior, padded, sigma, temperature=self.temperature, memory=self.memory // COPIES)
