@@ -329,6 +329,7 @@ def test_a_network_is_an_option_by_its_name(tmp_path):
 @pytest.mark.e2e
 @pytest.mark.parametrize(("flags", "key"), [(["locality", "--denoiser.threshold", "auto"], "threshold"),
                                             (["els", "--denoiser.patch-size", "auto"], "patch_size"),
+                                            (["kernel-locality", "--denoiser.threshold", "auto"], "bandwidth"),
                                             (["multiscale"], "weights")])
 def test_what_was_chosen_on_held_out_images_is_shown_and_recorded(flags, key, tmp_path, capsys):
     command = ["sample", "--data", "digits", "--limit", "60", "--num", "2", "--steps", "3", "--denoiser", *flags]

@@ -50,13 +50,14 @@ class KernelLocality:
     def at(self, z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Tensor:
         """x0_hat at these coordinates only, [B, q]; costs only their masks."""
         flat, pixels = at_least_float32(z).flatten(1), pixels.cpu()
-        return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma)).to(z.dtype)
+        whole = len(pixels) == self.images.dim  # what some outputs need alone is not cached
+        return by_mask(self.masks(sigma)[pixels], pixels, partial(self._outputs, flat, sigma, whole)).to(z.dtype)
 
     def terms(self, z: Tensor, sigma: float) -> Iterator[Term]:
         """The posterior parts; the linear part, mu_q + R_q (z - mu)_M, has no weights."""
         flat = at_least_float32(z).flatten(1)
         for seen, outputs in mask_groups(self.masks(sigma), torch.arange(self.images.dim)):
-            posterior, query, _ = self._compared(flat, sigma, seen, outputs)
+            posterior, query, _ = self._compared(flat, sigma, True, seen, outputs)
             yield Term(posterior, query, sigma, torch.arange(len(z)), Writers(outputs, torch.zeros_like(outputs)),
                        temperature=self.temperature, memory=self.memory // COPIES)
 
@@ -64,13 +65,13 @@ class KernelLocality:
         """The same moments, masks and bandwidths with other images."""
         return replace(self, images=images)
 
-    def _outputs(self, z: Flat, sigma: float, seen: Int[Tensor, "m"],
+    def _outputs(self, z: Flat, sigma: float, cache: bool, seen: Int[Tensor, "m"],
                  outputs: Int[Tensor, "r"]) -> Float[Tensor, "b r"]:
-        posterior, query, predict = self._compared(z, sigma, seen, outputs)
+        posterior, query, predict = self._compared(z, sigma, cache, seen, outputs)
         mean = posterior_mean(posterior, query, sigma, temperature=self.temperature, memory=self.memory // COPIES)
         return predict(mean)
 
-    def _compared(self, z: Flat, sigma: float, seen: Int[Tensor, "m"], outputs: Int[Tensor, "r"]) -> tuple[
+    def _compared(self, z: Flat, sigma: float, cache: bool, seen: Int[Tensor, "m"], outputs: Int[Tensor, "r"]) -> tuple[
             Posterior, Float[Tensor, "b k"], Callable[[Float[Tensor, "b k"]], Float[Tensor, "b r"]]]:
         """One posterior over y_i = (x_i - mu)[M and q]; its query; and the outputs as a function of its mean y.
 
@@ -82,12 +83,13 @@ class KernelLocality:
         cholesky, regression = mask_regression(h**2 * self._covariance[seen], seen, outputs, sigma)
         dtype = product_dtype(self.images, self.stats.mean[seen], seen, cholesky, sigma, z)
         lengths = whitened_lengths(self.images, self.stats.mean[seen], seen, cholesky, dtype, z.device,
-                                   [self._digest, sigma, h])
+                                   [self._digest, sigma, h] if cache else None)
         s = math.sqrt(1 - h**2)
-        mu, cholesky, regression = widened(z, self.stats.mean, cholesky, regression)
+        mu, regression = widened(z, self.stats.mean, regression)
         source = Pixels(self.images, mu[used].to(dtype), used, (sigma * s) ** 2 * lengths)
         zeta = z[:, seen].to(mu.dtype) - mu[seen]  # [B, m]
-        query = sigma**2 * s * torch.cholesky_solve(zeta.T, cholesky).T  # the engine divides by sigma^2
+        (solved,) = widened(z, torch.cholesky_solve(zeta.T.cpu().double(), cholesky).T)  # K^-1 zeta; mps lacks it
+        query = sigma**2 * s * solved  # the engine divides by sigma^2
         padded = zeta.new_zeros(len(z), source.dim).index_copy(1, at.to(z.device), query).to(dtype)
         posterior = Posterior(Affine(), WholeOutput(torch.arange(len(used), device=z.device)), source)
 

@@ -25,15 +25,15 @@ Covariance = Float[Tensor, "m m"]
 
 
 def whitened_lengths(images: ImageSet, mean: Float[Tensor, "m"], pixels: Int[Tensor, "m"], cholesky: Covariance,
-                     dtype: torch.dtype, device: torch.device, key: Sequence[object]) -> Float[Tensor, "n"]:
+                     dtype: torch.dtype, device: torch.device, key: Sequence[object] | None) -> Float[Tensor, "n"]:
     """y_i^T K^-1 y_i of y_i = (x_i - mean)[pixels], K = L L^T, summed in float64 over products in this dtype.
 
-    `key` identifies K, the mean and the pixels in the cache. Time grows as N m^2 / 2.
+    `key` identifies K and the mean in the cache; None: they are not cached. Time grows as N m^2 / 2.
     """
     def compute() -> dict[str, Tensor]:
         return {"lengths": _lengths(images, mean, pixels, cholesky, dtype, device)}
 
-    if len(images) * len(pixels) ** 2 <= SMALL:
+    if key is None or len(images) * len(pixels) ** 2 <= SMALL:
         return compute()["lengths"]
     content = hashlib.sha256(pixels.numpy().tobytes()).hexdigest()
     return cached("whitened", [images.fingerprint, content, *key, str(dtype)], compute)["lengths"]
