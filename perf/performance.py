@@ -108,7 +108,7 @@ def plans(name: str) -> dict[str, Any]:
             "dense_to_fused": total["dense"] / total["fused"]}
 
 
-def patches(images_limit: int = 100) -> dict[str, Any]:
+def patches(images_limit: int = 128) -> dict[str, Any]:
     """Ten steps of els on one noisy image, with the patch sizes fitted in the paper: compiled and by torch. Time is
     proportional to the number of images."""
     images = load("cifar10", limit=images_limit)

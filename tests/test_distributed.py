@@ -7,9 +7,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -330,15 +330,25 @@ def test_silence_is_noticed(monkeypatch):
 
 
 def test_signs_of_life_are_heard(monkeypatch):
-    monkeypatch.setattr(distributed, "BEAT", 0.02)
-    monkeypatch.setattr(distributed, "SILENCE", 3.0)  # longer than a busy machine lets a thread wait
-    store, done = dist.HashStore(), threading.Event()
-    other = threading.Thread(target=distributed._watch, args=(World(1, 2), store, done))
-    other.start()
+    """By a clock that moves less than SILENCE between two signs, and far more in all."""
+    now, store = [0.0], dist.HashStore()
+    monkeypatch.setattr(distributed, "BEAT", 0.001)
+    monkeypatch.setattr(distributed, "time", SimpleNamespace(monotonic=lambda: now[0]))
+
+    def beats():
+        return int(store.get("alive 0")) if store.check(["alive 0"]) else 0
+
+    def listened():
+        before = beats()
+        while beats() < before + 2:
+            time.sleep(0.001)
+
     with distributed._heartbeat(World(0, 2), store):
-        time.sleep(4)
-    done.set()
-    other.join()
+        for sign in range(5):
+            store.set("alive 1", str(sign))
+            listened()
+            now[0] += 0.8 * distributed.SILENCE
+            listened()
 
 
 def test_a_failed_collective_is_a_lost_worker():

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -71,11 +72,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source.mkdir()
     for name in ("pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "src"):
         (source / name).symlink_to(ROOT / name)
-    script = "from setuptools import build_meta; print(build_meta.build_wheel('..'))"
+    return build(source, "build_wheel")
+
+
+def build(source: Path, what: str) -> Path:
+    """Call the build backend in `source`; the result lies beside it."""
+    script = f"from setuptools import build_meta; print(build_meta.{what}('..'))"
     done = subprocess.run([sys.executable, "-c", script], cwd=source, capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": ""})
     assert done.returncode == 0, done.stderr
-    return folder / done.stdout.split()[-1]
+    return source.parent / done.stdout.split()[-1]
+
+
+@pytest.mark.slow
+def test_the_source_distribution_holds_the_repository(tmp_path):
+    """Tests, docs, tools, measurements and pinned versions too; but not the networks of zoo/, which are fetched."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    wanted = {name for name in done.stdout.splitlines()
+              if not name.startswith(("zoo/", ".ci/")) and name != ".gitignore"}
+    for name in wanted:
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).symlink_to(ROOT / name)
+    built = build(tmp_path / "source", "build_sdist")
+    with tarfile.open(built) as archive:
+        found = {member.name.partition("/")[2] for member in archive.getmembers()}
+    assert wanted <= found, sorted(wanted - found)
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
-"""The small autoencoder of the zoo: trained on the leaves, 3 x 32 x 32 to latents of 4 x 16 x 16.
+"""The small autoencoders of the zoo, of the leaves and of CIFAR-10: 3 x 32 x 32 to latents of 4 x 16 x 16.
 
-    nice -n 19 python -m tools.autoencoder RUN      trains it, resumes after an interruption, and writes zoo/leaves-vae
+    nice -n 19 python -m tools.autoencoder RUN leaves      trains one, resumes if interrupted, writes zoo/leaves-vae
 
 The scaling factor of its config makes the latents of the training images vary by 1, as latent diffusion wants it.
 """
@@ -66,7 +66,7 @@ def publish(state: State, images: ImageSet, folder: Path) -> None:
     latents = torch.cat([model.encode(x).latent_dist.mean for x in images.chunks(256)])
     model.register_to_config(scaling_factor=round(1 / latents.std().item(), 5))
     model.half().save_pretrained(folder)
-    test = load_images("leaves", split="test")[:]
+    test = load_images(images.name, split="test")[:1000]
     error = functional.mse_loss(model.float().decode(model.encode(test).latent_dist.mean).sample, test).item()
     write_json(folder / "autoencoder.json", {
         "data": images.describe(), "steps": STEPS, "batch": BATCH, "learning_rate": RATE, "kl": KL, "seed": SEED,
@@ -74,7 +74,7 @@ def publish(state: State, images: ImageSet, folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    run = Path(sys.argv[1]).expanduser()
+    run, name = Path(sys.argv[1]).expanduser(), sys.argv[2]
     run.mkdir(parents=True, exist_ok=True)
-    leaves = load_images("leaves", split="train")
-    publish(train(leaves, run / "checkpoint.safetensors"), leaves, ROOT / "zoo" / "leaves-vae")
+    data = load_images(name, split="train")
+    publish(train(data, run / "checkpoint.safetensors"), data, ROOT / "zoo" / f"{name}-vae")

@@ -21,7 +21,7 @@ from tools.methods_page import SCORES, methods_regions
 from tools.performance_page import performance_regions, scaling_figure
 from tools.regions import with_regions
 from tools.reliability_page import reliability_regions
-from tools.results_page import results_regions, summary_table
+from tools.results_page import from_data_table, results_regions, summary_table
 from tools.tables import MISSING, Columns, table
 from tools.zoo import zoo_index
 
@@ -86,7 +86,8 @@ def regions() -> dict[str, dict[str, str]]:
     """The content of every generated region, by page."""
     listed = re.findall(r"^\| `([\w-]+)` \|", (DOCS / "methods.md").read_text(), re.MULTILINE)
     demo = table([row for row in results("demo") if "r2" in row.metrics], DEMO)
-    return {"docs/zoo.md": zoo_regions(zoo_cards()),
+    return {"README.md": {"from-data": from_data_table(results())},
+            "docs/zoo.md": zoo_regions(zoo_cards()),
             "docs/performance.md": performance_regions({row["cell"]: row for row in rows_of("performance")}),
             "docs/methods.md": methods_regions(rows_of("methods"), results("digits"), listed),
             "docs/sensitivity.md": fields_regions(),

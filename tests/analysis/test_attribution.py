@@ -61,11 +61,11 @@ def test_refitted_equals_a_denoiser_built_from_the_smaller_set(case):
 
 @pytest.mark.parametrize(("case", "fitted"), [
     ("multiscale", lambda model, sigma: [model.weights(sigma), model.stacked(sigma).queries.keep]),
-    ("locality, auto", lambda model, sigma: [torch.tensor(model.value(sigma)),
-                                             model.build(model.value(sigma)).masks(sigma).keep]),
+    ("locality, auto", lambda model, sigma: [torch.tensor(model.values(sigma)["threshold"]),
+                                             model.at_level(sigma).masks(sigma).keep]),
     ("measured", lambda model, sigma: [model.masks(sigma).keep]),
     ("pspc-flex", lambda model, sigma: [model.posterior(sigma).queries.keep]),
-    ("kernel", lambda model, sigma: [torch.tensor(model.bandwidth(sigma)), model.stats.mean]),
+    ("kernel", lambda model, sigma: [torch.tensor(model.values(sigma)["bandwidth"]), model.at_level(sigma).stats.mean]),
 ])
 def test_kept_keeps_what_was_fitted(case, fitted):
     model = build(case, digits())

@@ -65,12 +65,14 @@ def test_the_optimal_denoiser_memorizes(digits):
     assert found["generalizes"].holds is False and "does not generalize" in found["generalizes"].text
     assert found["explained"].holds and "optimal explains it" in found["explained"].text
     assert found["explained"].value == pytest.approx(1, abs=1e-4)
+    assert "From the data alone one would name wiener" in found["explained"].text
 
 
 def test_the_wiener_filter_does_not(digits):
     found = judged(as_network(scorelens.build_denoiser("wiener", digits[0])), *digits)
     assert found["memorized"].holds is False and found["memorized"].value == 0
     assert found["generalizes"].holds and "wiener explains it" in found["explained"].text
+    assert "From the data alone" not in found["explained"].text  # it is the same
     assert found["wiener"].value == pytest.approx(1, abs=1e-3)
     assert "its Jacobian predicts 100%" in found["equivariant"].text
     assert "beats the linear filter at 0 of 10 noise levels and is nowhere worse" in found["trained"].text

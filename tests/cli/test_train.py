@@ -156,7 +156,8 @@ def test_minutes_decide_the_number_of_steps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags, told", [(["--minutes", "1"], "not both"), (["--epochs", "0"], "epochs must be"),
-                                         (["--network", "unett"], "unett"), (["--batch", "0"], "batch must be")])
+                                         (["--network", "unett"], "unett"), (["--batch", "0"], "batch must be"),
+                                         (["--batch", "-1"], "batch must be"), (["--seed", "-1"], "seed must be")])
 def test_impossible_wishes_are_refused(flags, told, tmp_path, capsys):
     assert main([*COMMAND, "--out", str(tmp_path / "out"), *flags]) == 2
     assert told in capsys.readouterr().err

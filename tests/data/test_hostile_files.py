@@ -33,6 +33,14 @@ def test_a_member_that_expands_without_end_is_a_bad_file(tmp_path, fresh_cache, 
         load_images(f"zip:{tmp_path / 'data.zip'}", split="all")
 
 
+def test_a_zip_of_a_later_version_is_refused(tmp_path):
+    with zipfile.ZipFile(tmp_path / "data.zip", "w") as archive:
+        archive.writestr("one.png", b"")
+        archive.infolist()[0].extract_version = 95
+    with pytest.raises(ScorelensError, match=r"data\.zip is not a zip file that can be read: zip file version 9\.5"):
+        load_images(f"zip:{tmp_path / 'data.zip'}", split="all")
+
+
 @pytest.mark.parametrize("count", [10**3, 10**12, 10**30])
 def test_a_header_that_promises_too_much_is_refused(tmp_path, count):
     header = io.BytesIO()

@@ -6,9 +6,9 @@ import torch
 
 import scorelens
 from scorelens.denoisers import kernel as kernel_module
+from scorelens.denoisers.common import bandwidth_rule
 from scorelens.denoisers.kernel import kernel
 from scorelens.statistics import rotation
-from scorelens.statistics.bandwidth import bandwidth_rule
 from tests.ground_truth.brute_force import floats, softmax
 from tests.ground_truth.cases import KINDS, SHAPES, image_set, pairwise
 
@@ -161,4 +161,4 @@ def test_impossible_bandwidths_are_refused(h):
 
 def test_an_unknown_bandwidth_is_refused():
     with pytest.raises(scorelens.ScorelensError, match="unknown bandwidth 'atuo', did you mean 'auto'"):
-        bandwidth_rule("atuo", float)
+        bandwidth_rule("atuo")

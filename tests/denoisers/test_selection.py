@@ -2,15 +2,17 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
 import scorelens
-from scorelens.denoisers import selection
+from scorelens.denoisers import DENOISERS, selection
+from scorelens.denoisers.locality import at_scales
 from scorelens.denoisers.multiscale import THRESHOLDS, convex_weights, multiscale
-from scorelens.denoisers.selection import CANDIDATES, LEVELS, HeldOut, held_out
+from scorelens.denoisers.selection import CANDIDATES, LEVELS, STARTS, HeldOut, held_out
 from tests.ground_truth.cases import image_set
 
 LOW = LEVELS[7]
@@ -21,12 +23,12 @@ def images():
     return image_set("smooth", 80, (1, 5, 6))
 
 
-def brute_force_errors(images, name, option, sigma):
+def brute_force_errors(images, name, option, sigma, **others):
     """Mean squared error of each candidate on the held-out images, image by image."""
     part = held_out(images)
     errors = []
     for value in CANDIDATES[option]:
-        model = scorelens.build_denoiser(name, part.rest, **{option: value})
+        model = scorelens.build_denoiser(name, part.rest, **{option: value}, **others)
         squares = [(model(x[None] + sigma * eps[None], sigma)[0] - x).square().mean().item()
                    for x, eps in zip(part.x0, part.noise, strict=True)]
         errors.append(sum(squares) / len(squares))
@@ -38,19 +40,44 @@ def brute_force_errors(images, name, option, sigma):
 def test_the_chosen_value_has_the_least_held_out_error(images, name, option):
     model = scorelens.build_denoiser(name, images, **{option: "auto"})
     truth = brute_force_errors(images, name, option, LOW)
-    np.testing.assert_allclose(model.errors(LOW).numpy(), truth, rtol=1e-4)
-    assert model.value(LOW) == CANDIDATES[option][int(np.argmin(truth))]
+    (choice,) = model.choices(LOW)
+    np.testing.assert_allclose(list(choice.errors.values()), truth, rtol=1e-4)
+    assert model.values(LOW) == {option: CANDIDATES[option][int(np.argmin(truth))]}
+
+
+@pytest.mark.parametrize("name", ["kernel", "kernel-locality"])
+def test_the_bandwidth_is_chosen_by_default(images, name):
+    model = scorelens.build_denoiser(name, images)
+    truth = brute_force_errors(images, name, "bandwidth", LOW)
+    assert model.values(LOW) == {"bandwidth": CANDIDATES["bandwidth"][int(np.argmin(truth))]}
+    assert DENOISERS[name](images).values(LOW) == model.values(LOW)
+
+
+def test_several_options_are_chosen_one_after_the_other(images):
+    """The threshold with the bandwidth of STARTS, then the bandwidth with the chosen threshold."""
+    first, second = scorelens.build_denoiser("kernel-locality", images, threshold="auto").choices(LOW)
+    thresholds = brute_force_errors(images, "kernel-locality", "threshold", LOW, bandwidth=STARTS["bandwidth"])
+    best = CANDIDATES["threshold"][int(np.argmin(thresholds))]
+    bandwidths = brute_force_errors(images, "kernel-locality", "bandwidth", LOW, threshold=best)
+    np.testing.assert_allclose([*first.errors.values(), *second.errors.values()], [*thresholds, *bandwidths], rtol=1e-4)
+    assert (first.value, second.value) == (best, CANDIDATES["bandwidth"][int(np.argmin(bandwidths))])
+
+
+def test_too_few_images_to_hold_any_out_have_the_starting_value():
+    images = image_set("smooth", 2, (1, 3, 4))
+    assert scorelens.build_denoiser("kernel", images).values(LOW) == {"bandwidth": STARTS["bandwidth"]}
 
 
 def test_patch_sizes_are_those_that_fit_into_the_image(images):
     model = scorelens.build_denoiser("ls", images, patch_size="auto")
-    assert model.values == (3, 5, 7) and model.value(LOW) in model.values
+    (choice,) = model.choices(LOW)
+    assert tuple(choice.errors) == (3, 5, 7) and choice.value in choice.errors
 
 
 def test_all_images_serve_once_the_value_is_chosen(images):
     model = scorelens.build_denoiser("locality", images, threshold="auto")
     z = images[:3] + 0.5 * scorelens.seeded_noise(images.shape, range(3))
-    fixed = scorelens.build_denoiser("locality", images, threshold=model.value(0.5))
+    fixed = scorelens.build_denoiser("locality", images, threshold=model.values(0.5)["threshold"])
     torch.testing.assert_close(model(z, 0.5), fixed(z, 0.5), rtol=0, atol=0)
     pixels = torch.tensor([4, 17])
     torch.testing.assert_close(model.at(z, 0.5, pixels), fixed(z, 0.5).flatten(1)[:, pixels], rtol=0, atol=1e-5)
@@ -66,29 +93,58 @@ def test_the_held_out_part_is_seeded_and_is_not_used_to_predict_itself(images):
     torch.testing.assert_close(held_out(images).x0, part.x0, rtol=0, atol=0)
 
 
-def test_large_sets_are_measured_on_few_outputs(monkeypatch, images):
-    monkeypatch.setattr(selection, "WORK", 26 * 10 * len(images) * images.dim)
+@pytest.mark.parametrize("shape", [(1, 5, 6), (3, 4, 5)])
+def test_large_sets_are_measured_on_few_squares_of_outputs(monkeypatch, shape):
+    images = image_set("smooth", 80, shape)
+    monkeypatch.setattr(selection, "WORK", 3 * 4 * 10 * len(images) * images.dim)
+    monkeypatch.setattr(selection, "FEWEST", 4)
     held_out.cache_clear()
     part = held_out(images)
     held_out.cache_clear()
-    assert len(part.x0) == 10 and len(part.outputs) == 26
+    c, h, w = shape
+    assert len(part.x0) == 10 and len(part.outputs) == len(part.outputs.unique()) < images.dim
+    pixels = {(k % (h * w) // w, k % w) for k in part.outputs.tolist()}
+    assert len(pixels) * c == len(part.outputs)  # all channels
+    squares = {(row // 2, column // 2) for row, column in pixels}
+    assert len(squares) == 4
+    assert pixels == {(row, column) for row in range(h) for column in range(w) if (row // 2, column // 2) in squares}
 
 
 def test_a_choice_is_made_once(images, fresh_cache, monkeypatch):
-    first = scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW)
-    monkeypatch.setattr(HeldOut, "predict", lambda *_: pytest.fail("predicted again"))
-    torch.testing.assert_close(scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW), first)
+    first = scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW)
+    monkeypatch.setattr(HeldOut, "predict_all", lambda *_: pytest.fail("predicted again"))
+    assert scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW) == first
 
 
-def test_two_choices_at_once_are_refused(images):
-    with pytest.raises(scorelens.ScorelensError, match="threshold and temperature are both auto"):
-        scorelens.build_denoiser("locality", images, threshold="auto", temperature="auto")
+def test_only_missing_candidates_are_predicted(images, fresh_cache, monkeypatch):
+    """And the others are those of the cache, in their own order."""
+    whole = scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW)
+    files = sorted((fresh_cache / "held-out").glob("*.safetensors"))
+    for file in files[::2]:
+        file.unlink()
+    counts, predict = [], HeldOut.predict_all
+    monkeypatch.setattr(HeldOut, "predict_all", lambda self, models, sigma: counts.append(len(models)) or predict(
+        self, models, sigma))
+    again = scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW)
+    assert counts == [len(files[::2])]
+    np.testing.assert_allclose(list(again[0].errors.values()), list(whole[0].errors.values()), rtol=1e-5)
+
+
+@pytest.mark.parametrize("sigma", [LEVELS[2], LOW, LEVELS[-1]])
+def test_nested_masks_in_one_pass_are_the_masks_one_by_one(images, sigma):
+    models = [scorelens.build_denoiser("locality", images, threshold=threshold) for threshold in THRESHOLDS]
+    z, pixels = images[:3] + sigma * scorelens.seeded_noise(images.shape, range(3)), torch.tensor([17, 4, 22])
+    expected = torch.stack([model(z, sigma).flatten(1)[:, pixels] for model in models])
+    torch.testing.assert_close(at_scales(models, z, sigma, pixels), expected, rtol=0, atol=1e-5)
 
 
 def test_multiscale_shares_the_predictions_of_the_automatic_threshold(images, fresh_cache, monkeypatch):
-    scorelens.build_denoiser("locality", images, threshold="auto").errors(LOW)
-    monkeypatch.setattr(HeldOut, "predict", lambda *_: pytest.fail("predicted again"))
+    scorelens.build_denoiser("locality", images, threshold="auto").choices(LOW)
+    counts, predict = [], HeldOut.predict_all
+    monkeypatch.setattr(HeldOut, "predict_all", lambda self, models, sigma: counts.append(len(models)) or predict(
+        self, models, sigma))
     multiscale(images).weights(LOW)
+    assert counts == [1]  # the Wiener filter
 
 
 def test_options_without_content_to_tell_apart_are_refused(images):
@@ -111,7 +167,8 @@ def test_the_choice_looks_at_no_network():
         import sys, scorelens
         images = scorelens.load_images("digits", limit=60)
         for model in (scorelens.build_denoiser("locality", images, threshold="auto"),
-                      scorelens.build_denoiser("multiscale", images)):
+                      scorelens.build_denoiser("kernel-locality", images, threshold="auto"),
+                      scorelens.build_denoiser("kernel", images), scorelens.build_denoiser("multiscale", images)):
             model(images[:2], 0.5)
         assert "diffusers" not in sys.modules  # without which no network can be built or loaded
         """
@@ -122,16 +179,36 @@ def test_multiscale_is_the_weighted_mean_of_its_scales(images):
     model, z = multiscale(images), images[:3] + LOW * scorelens.seeded_noise(images.shape, range(3))
     weights = model.weights(LOW)
     assert (weights >= 0).all() and weights.sum().item() == pytest.approx(1)
-    scales = [scorelens.build_denoiser("locality", images, threshold=threshold)(z, LOW) for threshold in THRESHOLDS]
-    mean = sum(weight * x0_hat for weight, x0_hat in zip(weights.tolist(), scales, strict=True))
+    models = [scorelens.build_denoiser("locality", images, threshold=threshold) for threshold in THRESHOLDS]
+    models.append(scorelens.build_denoiser("wiener", images))
+    mean = sum(weight * each(z, LOW) for weight, each in zip(weights.tolist(), models, strict=True))
     torch.testing.assert_close(model(z, LOW), mean, rtol=0, atol=1e-6)
+    pixels = torch.tensor([17, 4, 22])
+    torch.testing.assert_close(model.at(z, LOW, pixels), mean.flatten(1)[:, pixels], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kept", [[3], [len(THRESHOLDS)], [1, len(THRESHOLDS)]])
+def test_multiscale_with_some_weights_alone(images, kept):
+    """The Wiener filter alone, thresholds without it, and both; with gradients."""
+    weights = torch.zeros(len(THRESHOLDS) + 1, dtype=torch.float64)
+    weights[kept] = 1 / len(kept)
+    posterior = multiscale(images).scales[kept[0]].posterior(LOW) if kept[0] < len(THRESHOLDS) else None
+    model = replace(multiscale(images), weights=lambda sigma: weights, stacked=lambda sigma: posterior)
+    models = [scorelens.build_denoiser("locality", images, threshold=threshold) for threshold in THRESHOLDS]
+    models.append(scorelens.build_denoiser("wiener", images))
+    z = (images[:3] + LOW * scorelens.seeded_noise(images.shape, range(3))).requires_grad_()
+    expected = sum(models[k](z, LOW) for k in kept) / len(kept)
+    torch.testing.assert_close(model(z, LOW), expected, rtol=0, atol=1e-6)
+    gradients = [torch.autograd.grad(out[:, 0, 2, 3].sum(), z)[0] for out in (model(z, LOW), expected)]
+    torch.testing.assert_close(*gradients, rtol=0, atol=1e-5)
 
 
 def test_multiscale_is_at_least_as_good_as_each_scale_on_the_held_out_images(images):
     part, model = held_out(images), multiscale(images)
     weights = model.weights(LOW)
-    scales = torch.stack([part.predict(scorelens.build_denoiser("locality", part.rest, threshold=threshold), LOW)
-                          for threshold in THRESHOLDS])
+    scales = torch.stack([*(part.predict(scorelens.build_denoiser("locality", part.rest, threshold=threshold), LOW)
+                            for threshold in THRESHOLDS),
+                          part.predict(scorelens.build_denoiser("wiener", part.rest), LOW)])
     mixed = (weights.float()[:, None, None] * scales).sum(dim=0)
     assert (mixed - part.truth()).square().mean() <= (scales - part.truth()).square().mean(dim=(1, 2)).min() + 1e-7
 

@@ -85,8 +85,19 @@ def grey(images, *, level: float = 0.0):
     ("locality:mask_rule=mine", "mask_rule"),
     ("wiener:stats=x", "stats must be an object"),
     ("measured:per_pixel=1", "per_pixel must be true or false"),
+    ("measured:samples=100000000000000000000", "samples must fit in 64 bits"),
+    ("kernel-locality:tile=100000000000000000000", "tile must fit in 64 bits"),
+    ("golden:seed=-1", "seed must be at least 0, got -1"),
+    ("smoothed:draws=1000000000000", "draws would need .* GB"),
 ])
 def test_values_of_another_type_are_refused(text, says):
     digits = load_images("digits", limit=5)
     with pytest.raises(ScorelensError, match=says):
         parse_specs(text)[0].build(digits)
+
+
+def test_no_more_clusters_than_patches():
+    digits = load_images("digits", limit=5)
+    assert parse_specs("els:clusters=20,seed=4294967299")[0].build(digits)(digits[:1], 1.0).shape == (1, 1, 8, 8)
+    with pytest.raises(ScorelensError, match="clusters must be at most the 320 patches, got 1000000"):
+        parse_specs("els:clusters=1000000")[0].build(digits)(digits[:1], 1.0)

@@ -344,7 +344,10 @@ def test_a_missing_or_broken_config(folder: Path) -> None:
     ({"time_embedding_type": "learned"}, "learned time embedding"),
     ({"block_out_channels": 3}, "config.json of .* does not describe a UNet2DModel"),
     ({"down_block_types": ["NoBlock", "DownBlock2D"]}, "damaged, incomplete or not of the UNet2DModel"),
-    ({"block_out_channels": [8, 12]}, "damaged, incomplete or not of the UNet2DModel")])
+    ({"block_out_channels": [8, 12]}, "damaged, incomplete or not of the UNet2DModel"),
+    ({"mid_block_scale_factor": [0]}, "config.json describes a UNet2DModel that does not work"),
+    ({"downsample_padding": -1}, "config.json describes a UNet2DModel that does not work"),
+    ({"norm_eps": math.nan}, "does not work: it returns NaN or infinite values")])
 def test_configs_that_we_cannot_read(folder: Path, changes: dict, message: str) -> None:
     rewrite(folder / "unet" / "config.json", **changes)
     refused(message, folder)

@@ -1,15 +1,19 @@
 """What a cell measures, done once more by hand."""
 
 import shutil
+import time
 from dataclasses import replace
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 import scorelens
+from scorelens.denoisers.selection import held_out, nearest_level
 from scorelens.networks.zoo import zoo_folder
 from scorelens.paper import cells as paper_cells
+from scorelens.paper import runner
 from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import Cell, method
 from scorelens.paper.runner import run_cell
@@ -64,6 +68,22 @@ def test_where_nothing_is_held_out_there_is_an_error():
         measure_cell(replace(WIENER, kind="heldout", data=("digits", (("split", "all"),))), RESOURCES)
 
 
+def test_the_claim_is_measured_on_held_out_images_and_on_the_networks_trajectory():
+    """The error of the filter of the remaining images; and r2 with the network from the same z."""
+    row = measure_cell(replace(WIENER, kind="claim"), RESOURCES).metrics
+    images, network = scorelens.load_images("digits", split="train"), scorelens.load_network("digits-unet")
+    path = scorelens.sample(network, scorelens.seeded_noise(images.shape, [40, 41, 42]), levels()).steps
+    linear, part = scorelens.build_denoiser("wiener", images), held_out(images)
+    rest = scorelens.build_denoiser("wiener", part.rest)
+    for step, measured in zip(path, row["levels"], strict=True):
+        assert measured["sigma"] == pytest.approx(step.sigma, rel=1e-5)
+        scores = scorelens.r2(linear(step.z, step.sigma), step.x0_hat)
+        assert measured["r2"]["mean"] == pytest.approx(scores.mean().item(), abs=1e-4)
+        level = nearest_level(step.sigma)
+        error = (rest(part.x0 + level * part.noise, level) - part.x0).flatten(1)[:, part.outputs].square().mean()
+        assert measured["error"] == pytest.approx(error.item(), rel=1e-4)
+
+
 def test_networks_of_ones_own_folder_come_first(tmp_path):
     shutil.copytree(zoo_folder("digits-unet-x0"), tmp_path / "digits-unet")
     cell = replace(WIENER, method=method("another seed"))
@@ -81,5 +101,7 @@ def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
 
     monkeypatch.setattr(paper_cells, "_sample", stopped)
     (tmp_path / "pictures").mkdir()
+    ticks = iter([100.0, 107.0])
+    monkeypatch.setattr(runner, "time", SimpleNamespace(perf_counter=lambda: next(ticks), strftime=time.strftime))
     row = run_cell(WIENER, tmp_path, RESOURCES)
-    assert row.metrics["seconds_per_image"] == 10 and 0 < row.seconds < 60
+    assert row.metrics["seconds_per_image"] == 10 and row.seconds == 7

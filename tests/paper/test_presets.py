@@ -67,13 +67,13 @@ def test_ones_own_data_and_network():
     cells = [cell for preset in PRESETS for cell in cells_of(preset, own=OWN)]
     assert {cell.reference for cell in cells} == {"my-network"}
     assert {cell.data for cell in cells} == {("folder:PATH", (("resolution", 32),))}
-    assert {"samples", "heldout", "fields", "guided"} == {cell.kind for cell in cells}
+    assert {"samples", "heldout", "claim", "fields", "guided"} == {cell.kind for cell in cells}
     assert "my-network" in {cell.method.denoiser for cell in cells if cell.kind == "heldout"}
 
 
 def test_weights_and_classes_of_ones_own():
     cells = list(cells_of("guidance", own=OWN, guided=Guided((0.5, 3.0), ("cat", "dog"))))
-    assert {dict(cell.method.options)[GUIDANCE] for cell in cells} == {0.5, 3.0} and len(cells) == 4
+    assert {dict(cell.method.options)[GUIDANCE] for cell in cells} == {0.5, 3.0} and len(cells) == 6
     assert all(cell.labels == ("cat", "dog") and cell.key.endswith("classes cat dog") for cell in cells)
     assert {cell.key for cell in cells}.isdisjoint(cell.key for cell in cells_of("guidance", own=OWN))
 

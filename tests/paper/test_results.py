@@ -1,11 +1,25 @@
 """What rows say about the order of methods."""
 
 import dataclasses
+import math
 
+import numpy as np
 import pytest
 
 from scorelens.paper.presets import DATASETS, cells_of
-from scorelens.paper.results import Results, against_paper, difference, family, limits, order
+from scorelens.paper.results import (
+    Results,
+    against_paper,
+    best_from_data,
+    claim,
+    difference,
+    discussion,
+    family,
+    limits,
+    order,
+    rank_correlation,
+    shares,
+)
 from scorelens.results import Row
 
 
@@ -71,3 +85,45 @@ def test_names_and_limits(monkeypatch):
     assert named("locality", "mnist", threshold=0.005) == named("locality", threshold=0.07) == "locality"
     els = row("els", [1.0, 1.0], patch_size="cifar10", images_limit=1000)
     assert limits(els) == "2 samples, 1,000 images" and limits(row("wiener", [1.0])) == "1 sample, 60,000 images"
+
+
+def test_shares_are_those_of_another_seed_on_common_noise():
+    rows = [row("multiscale", [0.4, 0.8, 0.0]), row("locality", [0.2, 0.4], threshold=0.05),
+            row("another seed", [0.5, 0.9])]
+    found = shares(rows)
+    assert list(found) == ["multiscale", "locality"] and shares(rows[:2]) == {}
+    assert found["multiscale"].of_another.mean == pytest.approx(1.2 / 1.4)
+    assert found["locality"].of_ceiling.mean == pytest.approx(0.6 / (0.75 + 0.95))
+    with pytest.raises(ValueError, match="no noise in common"):
+        shares([row("multiscale", [0.4], seed=0), rows[-1]])
+    assert any("multiscale explains 86% of what another seed does" in text for text in discussion("", rows))
+
+
+def levels(denoiser, errors, scores, **options):
+    points = [{"sigma": 1.0, "error": error, "r2": {"mean": r2}} for error, r2 in zip(errors, scores, strict=True)]
+    return dataclasses.replace(row(denoiser, [1.0], **options), metrics={"levels": points})
+
+
+def test_the_claim_is_a_rank_correlation_within_datasets_and_levels():
+    """At the first level less error goes with more r2, at the second the other way round for one pair of three."""
+    rows = [levels("optimal", [3.0, 3.0], [0.1, 0.2]), levels("wiener", [2.0, 2.0], [0.5, 0.1]),
+            levels("multiscale", [1.0, 1.0], [0.9, 0.9])]
+    found = claim({"digits": rows})
+    assert found.groups == 2 and found.correlation.mean == pytest.approx((1 + 0.5) / 2)
+    assert claim({"digits": rows[:2]}) is None
+    assert math.isnan(rank_correlation([1.0, 2.0, 3.0], [1.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rank_correlation_is_spearmans(seed):
+    from scipy.stats import spearmanr
+
+    a, b = np.random.default_rng(seed).integers(6, size=(2, 20)).astype(float).tolist()  # with ties
+    assert rank_correlation(a, b) == pytest.approx(spearmanr(a, b).statistic)
+
+
+def test_the_best_from_data_has_the_least_held_out_error():
+    rows = [levels("optimal", [0.1, 0.1], [0, 0]), levels("locality", [2.0, 2.0], [0, 0], threshold="auto"),
+            levels("multiscale", [1.0, 3.0], [0, 0]), levels("kernel-locality", [3.0, 3.0], [1, 1], threshold="auto")]
+    assert best_from_data(rows) == "multiscale" and best_from_data(rows[:1]) is None
+    assert family(rows[1]) == "locality, automatic threshold"

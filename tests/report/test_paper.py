@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import scorelens
+from scorelens.cli.parser import main
 from scorelens.paper import presets as specs
 from scorelens.paper.cells import Resources
 from scorelens.paper.presets import PRESETS, cells_of
@@ -17,7 +18,7 @@ from scorelens.report.paper_figures import FIGURES
 from scorelens.report.paper_page import write_bench
 from scorelens.report.paper_tables import VIEWS
 from scorelens.report.tables import comma_separated, latex
-from scorelens.results import Row, read_rows
+from scorelens.results import Row, read_rows, write_rows
 from tests.browser import chromium, inspect
 
 pytestmark = pytest.mark.e2e
@@ -115,6 +116,33 @@ def test_a_failed_cell_is_told(tmp_path):
               environment={"versions": {}, "device": "cpu"})
     page = write_bench(Results([row]), tmp_path, "").read_text()
     assert "What failed" in page and "no &lt;memory&gt;" in page
+
+
+@pytest.mark.parametrize("file, before, after", [
+    ("bench.json", '"own": null', '"own": ["digits", {}, "digits-unet", 1]'), ("bench.json", '"own": null', '"own": 3'),
+    (ROWS, '"softmax_batch": ', '"softmax_batch": -1e300, "x": '), (ROWS, '"mean"', '"meanx"'),
+    (ROWS, '"mean": ', '"mean": {}, "x": ')])
+def test_a_damaged_file_is_one_line(run, file, before, after, tmp_path, capsys):
+    """Settings of another length or type; a number that cannot be drawn on a logarithmic axis; missing statistics."""
+    (tmp_path / "bench.json").write_text('{"names": ["softmax"], "scale": "cpu", "own": null}')
+    write_rows(tmp_path / ROWS, [row for row in run[1].rows if "softmax_batch" in row.options])
+    assert main(["bench", "report", str(tmp_path)]) == 0
+    text = (tmp_path / file).read_text()
+    assert before in text
+    (tmp_path / file).write_text(text.replace(before, after))
+    assert main(["bench", "report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert file in line and "damaged" in line
+
+
+def test_a_run_of_one_cell_has_its_figures(run, tmp_path, capsys):
+    """The exact softmax alone, which has no place on the logarithmic axis; and predictions equal to the network's."""
+    (tmp_path / "bench.json").write_text('{"names": ["softmax", "dynamics"], "scale": "cpu", "own": null}')
+    exact = next(row for row in run[1].of("softmax")["digits"] if "softmax_batch" not in row.options)
+    path = [{**step, "mse": {"mean": 0.0, "std": 0.0}} for step in exact.metrics["path"]]
+    write_rows(tmp_path / ROWS, [replace(exact, metrics={**exact.metrics, "path": path})])
+    assert main(["bench", "report", str(tmp_path)]) == 0
+    assert {"softmax.png", "dynamics.png"} <= {file.name for file in (tmp_path / "figures").iterdir()}
 
 
 def test_formats_keep_to_their_rules():

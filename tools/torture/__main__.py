@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,7 +21,7 @@ import scorelens
 from scorelens.results import environment
 from tools.torture import files_suites as files
 from tools.torture import runs_suites as runs
-from tools.torture.runner import Suite, run_suite, summary
+from tools.torture.runner import Outcome, Suite, recorded, run_suite, summary
 
 ROWS = Path(__file__).parents[2] / "perf" / "results" / "torture.jsonl"
 SUITES = {
@@ -41,6 +42,7 @@ SUITES = {
                      runs.options),
     "caches": Suite("a file of the cache with a flipped bit, truncated, emptied, exchanged or removed", 300,
                     runs.caches),
+    "read-only": Suite("a cache that cannot be written: empty, filled, in part, or damaged", 120, runs.read_only),
     "full disk": Suite("files that cannot grow beyond a random size", 200, runs.full_disk),
     "kills": Suite("kill -9 at random moments of sampling, training, benchmarks, decoding and fitting", 100,
                    runs.kills),
@@ -56,8 +58,14 @@ def campaign(argv: list[str]) -> int:
     parser.add_argument("suites", nargs="*", choices=[*SUITES, []], default=[])
     parser.add_argument("--count", type=int, help="run only this many cases of each suite")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--recorded", action="store_true", help="run nothing; write the rows of what was run so far")
     parser.add_argument("--work", type=Path, default=Path("build/torture"), help="folder of the outcomes")
-    given = parser.parse_args(argv)
+    given, here = parser.parse_args(argv), environment()  # before the first row changes the tree
+    if given.recorded:
+        for name in given.suites or SUITES:
+            if outcomes := [each for number, each in recorded(name, given.work).items() if number < SUITES[name].count]:
+                record(row_of(name, outcomes, given.seed, here))
+        return 0
     torch.set_num_threads(1)
     given.work.mkdir(parents=True, exist_ok=True)
     os.environ["TORTURE_BENCH"] = str(finished_benchmark(given.work))
@@ -66,13 +74,19 @@ def campaign(argv: list[str]) -> int:
     for name in given.suites or SUITES:
         suite, clock = SUITES[name], time.monotonic()
         count = min(given.count or suite.count, suite.count)
-        outcomes = run_suite(name, suite, count, given.work, given.seed)
-        row = summary(name, suite, outcomes)
+        outcomes = run_suite(name, suite, count, given.work, given.seed, str(here.get("commit") or ""))
+        row = row_of(name, outcomes, given.seed, here)
         failed += int(str(row["failed"]))
         print(f"{name}: {row['tried']} tried, {row['answered']} answered, {row['refused']} refused, {row['failed']} "
               f"failed {row['kinds'] or ''} ({time.monotonic() - clock:.0f} s)", flush=True)
-        record(row | {"full": suite.count, "seed": given.seed, "environment": environment()})
+        record(row)
     return int(failed > 0)
+
+
+def row_of(name: str, outcomes: list[Outcome], seed: int, here: dict[str, Any]) -> dict[str, object]:
+    suite = SUITES[name]
+    machine = {key: value for key, value in here.items() if key != "commit"}  # a campaign may span several commits
+    return summary(name, suite, outcomes) | {"full": suite.count, "seed": seed, "environment": machine}
 
 
 def preload() -> None:

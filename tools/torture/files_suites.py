@@ -95,6 +95,8 @@ def _predicts(folder: Path) -> torch.Tensor:
         x0_hat = network(torch.linspace(-1, 1, 64).view(1, 1, 8, 8), 1.0)
     if x0_hat.shape != (1, 1, 8, 8):
         raise Fault(f"wrong: shape {tuple(x0_hat.shape)}")
+    if not torch.isfinite(x0_hat).all():
+        raise Fault("wrong: not finite")
     return x0_hat
 
 

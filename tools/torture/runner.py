@@ -20,7 +20,7 @@ import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from scorelens.cli.parser import main
@@ -51,6 +51,7 @@ class Outcome:
     number: int
     result: str  # ok, refused, traceback, hang, memory, or the kind of a Fault
     detail: str = ""
+    commit: str = ""  # of the code that was tried
 
 
 def command(*argv: object) -> int:
@@ -79,20 +80,25 @@ def refused(code: int) -> None:
         raise Fault(f"wrong exit code {code}")
 
 
-def run_suite(name: str, suite: Suite, count: int, folder: Path, seed: int = 0) -> list[Outcome]:
+def run_suite(name: str, suite: Suite, count: int, folder: Path, seed: int = 0, commit: str = "") -> list[Outcome]:
     """The outcomes of `count` cases, evenly spread over the full number; those recorded earlier are not repeated."""
-    record = folder / f"{name}.jsonl"
-    done = {row["number"]: Outcome(**row) for row in map(json.loads, record.read_text().splitlines())} \
-        if record.exists() else {}
+    record, done = folder / f"{name}.jsonl", recorded(name, folder)
     chosen = [k * suite.count // count for k in range(count)]
     for number in chosen:
         if number not in done:
-            done[number] = run_case(suite, number, seed)
+            done[number] = replace(run_case(suite, number, seed), commit=commit)
             with record.open("a") as file:
                 file.write(json.dumps(asdict(done[number])) + "\n")
             if done[number].result not in PASSES:
                 print(f"{name} {number}: {done[number].result}: {done[number].detail}", flush=True)
     return [done[number] for number in chosen]
+
+
+def recorded(name: str, folder: Path) -> dict[int, Outcome]:
+    """The outcomes of earlier runs, by number."""
+    record = folder / f"{name}.jsonl"
+    lines = record.read_text().splitlines() if record.exists() else []
+    return {row["number"]: Outcome(**row) for row in map(json.loads, lines)}
 
 
 def run_case(suite: Suite, number: int, seed: int = 0) -> Outcome:
@@ -107,12 +113,14 @@ def run_case(suite: Suite, number: int, seed: int = 0) -> Outcome:
         os.write(writer, json.dumps([result, detail[:400]]).encode())
         os._exit(0)
     os.close(writer)
-    before, status = time.monotonic(), None
+    waited, last, status = 0.0, time.monotonic(), None
     while status is None:
         pid, code, usage = os.wait4(child, os.WNOHANG)
+        now = time.monotonic()
+        waited, last = waited + min(now - last, 1.0), now  # while this process is stopped, the case is too
         if pid:
             status = code
-        elif time.monotonic() - before > PATIENCE:
+        elif waited > PATIENCE:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child, signal.SIGKILL)
         else:
@@ -121,8 +129,7 @@ def run_case(suite: Suite, number: int, seed: int = 0) -> Outcome:
     os.close(reader)
     shutil.rmtree(folder, ignore_errors=True)
     if not said:
-        hung = time.monotonic() - before > PATIENCE
-        return Outcome(number, "hang" if hung else "killed", f"status {status}")
+        return Outcome(number, "hang" if waited > PATIENCE else "killed", f"status {status}")
     result, detail = json.loads(said)
     if usage.ru_maxrss * 1024 > MEMORY:
         return Outcome(number, "memory", f"{usage.ru_maxrss / 2**20:.1f} GiB; {result} {detail}")
@@ -153,5 +160,6 @@ def summary(name: str, suite: Suite, outcomes: list[Outcome]) -> dict[str, objec
     failed = [outcome for outcome in outcomes if outcome.result not in PASSES]
     return {"suite": name, "about": suite.about, "tried": len(outcomes), "answered": counts["ok"],
             "refused": counts["refused"], "failed": len(failed),
+            "commits": dict(Counter(outcome.commit for outcome in outcomes)),
             "kinds": {kind: n for kind, n in sorted(counts.items()) if kind not in PASSES},
             "examples": [f"{outcome.number}: {outcome.result}: {outcome.detail}" for outcome in failed[:5]]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import io
 import itertools
@@ -10,6 +11,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import signal
 import sys
 import time
@@ -45,7 +47,7 @@ BASE = {
                 "--model", "wiener"],
     "calibrate": ["--data", "digits", "--limit", "20", "--reference", "digits-unet", "--num", "1", "--steps", "1",
                   "--sizes", "3", "5"],
-    "explain": ["digits-unet", "--data", "digits", "--limit", "20", "--formulas", "wiener", "--minutes", "0.01"],
+    "explain": ["digits-unet", "--data", "digits", "--limit", "20", "--formulas", "wiener", "--samples", "4"],
     "bench run": ["softmax", "--only", "no-such-cell"],
     "train": ["--data", "digits", "--limit", "8", "--epochs", "1", "--batch", "4"],
     "cache clear": [],
@@ -137,8 +139,41 @@ def _results(folder: Path) -> torch.Tensor:
 def caches(number: int, rng: random.Random, folder: Path) -> None:
     """A damaged, truncated, emptied, exchanged or missing file of the cache changes no number."""
     expected = _results(folder)
-    files = sorted(path for path in (folder / "cache").rglob("*") if path.is_file())
+    files = _cached(folder)
     path = files[number % len(files)]
+    _damage_one(path, files, rng)
+    _forget()
+    if not torch.equal(_results(folder), expected):
+        raise Fault(f"wrong: a damaged {path.parent.name} changed the result")
+
+
+def read_only(number: int, rng: random.Random, folder: Path) -> None:
+    """A cache that cannot be written: empty, filled, in part, or with a damaged file."""
+    expected = _results(folder)
+    files = _cached(folder)
+    match number % 4:
+        case 0:
+            shutil.rmtree(folder / "cache")
+            (folder / "cache").mkdir()
+        case 1:
+            for path in rng.sample(files, len(files) // 2):
+                path.unlink()
+        case 2:
+            _damage_one(files[rng.randrange(len(files))], files, rng)
+    for path in [folder / "cache", *(folder / "cache").rglob("*")]:
+        if path.is_dir() and not path.is_symlink():
+            path.chmod(0o555)
+    _obey_modes()
+    _forget()
+    if not torch.equal(_results(folder), expected):
+        raise Fault("wrong: a cache that cannot be written changed the result")
+
+
+def _cached(folder: Path) -> list[Path]:
+    return sorted(path for path in (folder / "cache").rglob("*") if path.is_file())
+
+
+def _damage_one(path: Path, files: list[Path], rng: random.Random) -> None:
     content = path.read_bytes()
     match rng.randrange(7):
         case 0 | 1 | 2:
@@ -154,13 +189,24 @@ def caches(number: int, rng: random.Random, folder: Path) -> None:
             path.mkdir() if rng.random() < 0.5 else path.symlink_to("/dev/null")
         case _:
             path.write_bytes(content + rng.randbytes(rng.randint(1, 9)))
+
+
+def _forget() -> None:
+    """Clear everything that this process keeps in memory, as a new process would not have it."""
     entries._verified.clear()
     for module in list(sys.modules.values()):
         for value in list(vars(module).values()) if getattr(module, "__name__", "").startswith("scorelens") else ():
             if hasattr(value, "cache_info"):
                 value.cache_clear()
-    if not torch.equal(_results(folder), expected):
-        raise Fault(f"wrong: a damaged {path.parent.name} changed the result")
+
+
+def _obey_modes() -> None:
+    """Give up root's right to write to whatever it likes (Linux's CAP_DAC_OVERRIDE), if this process has it."""
+    if os.geteuid() == 0:
+        header, rights = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.capget(header, rights) or libc.capset(header, (ctypes.c_uint32 * 6)(rights[0] & ~2, *rights[1:])):
+            raise OSError(ctypes.get_errno(), "capset")
 
 
 def full_disk(number: int, rng: random.Random, folder: Path) -> None:

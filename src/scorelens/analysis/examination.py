@@ -25,6 +25,7 @@ from scorelens.analysis.probes import PROBES
 from scorelens.analysis.report_card import COUNT, ReportCard, heldout_errors, report_card
 from scorelens.analysis.verdict import MIDDLE, Sentence, mean_ratio, verdict
 from scorelens.data.images import ImageSet
+from scorelens.denoisers.held_out_error import ranked
 from scorelens.files import fresh_folder, write_json
 from scorelens.metrics import MEMORIZED_RATIO, novelty, share_interval, summary
 from scorelens.networks.adapters import Network
@@ -38,7 +39,7 @@ from scorelens.types import Denoiser, ScorelensError
 
 STEPS = 10
 NAME = "network"
-FORMULAS = ("optimal", "wiener", "kernel", "locality")
+FORMULAS = ("optimal", "wiener", "kernel", "locality", "multiscale")
 SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "locality": 0.2}  # of the time
 CHEAP = 4  # formulas that cost at most this many calls of the network are never left out
 RESAMPLES = 1000
@@ -303,11 +304,13 @@ def _ratio_interval(training: Tensor, held_out: Tensor, mean: float | None, sigm
 
 
 def explanation(subject: Subject, plan: Plan, samples: Samples) -> list[dict[str, Any]]:
-    """How well each formula predicts the network: whole samples, and single steps along the network's trajectory."""
-    rows = []
+    """How well each formula predicts the network: whole samples, and single steps along the network's trajectory; and
+    how well it denoises held-out training images, relative to the linear filter, which involves no network."""
+    rows, errors = [], ranked(list(plan.models), subject.images)
     for name, count in plan.models.items():
         model, path = subject.models[name], samples.first(count)
         rows.append({"model": name, "samples": count, **agreement(subject.sample(model, count, name), path),
+                     "held_out_error": errors[name] if math.isfinite(errors[name]) else None,
                      "steps": single_steps(model, path, f"{name}, single steps")})
     return rows
 

@@ -137,8 +137,16 @@ def _explanation(rows: Sequence[Numbers]) -> Iterator[Sentence]:
                                  enough(count, r2, limit))}[holds]
         yield Sentence("explained", f"{text}: r2 of its samples is {r2['mean']:.2f} (95 % interval "
                        f"{r2['low']:.2f} to {r2['high']:.2f}; limit {limit:g}); "
-                       f"{max(0.0, 1 - r2['mean']):.0%} remains unexplained.", r2["mean"], limit, holds, r2["low"],
-                       r2["high"])
+                       f"{max(0.0, 1 - r2['mean']):.0%} remains unexplained{_from_data(rows, best)}.", r2["mean"],
+                       limit, holds, r2["low"], r2["high"])
+
+
+def _from_data(rows: Sequence[Numbers], best: Numbers) -> str:
+    """What the formula that the data alone would name says, if it is another one."""
+    measured = [row for row in rows if row["held_out_error"] is not None]
+    named = min(measured, key=lambda row: float(row["held_out_error"]), default=best)
+    return "" if named is best else (f". From the data alone one would name {named['model']}, which has the least "
+                                     f"error on held-out training images: r2 {named['r2']['mean']:.2f}")
 
 
 def _locality(every: Sequence[Numbers]) -> Iterator[Sentence]:

@@ -47,7 +47,7 @@ def load_zip(request: Request) -> ImageSet:
         raise ScorelensError(f"{source}: there is no file {path}")
     try:
         archive = zipfile.ZipFile(path)
-    except (OSError, zipfile.BadZipFile) as error:
+    except (OSError, zipfile.BadZipFile, NotImplementedError, ValueError) as error:  # NotImplementedError: its version
         raise ScorelensError(f"{source}: {path} is not a zip file that can be read: {error}") from error
     with archive:
         tops = {_top(name) for name in _image_names(archive.namelist())}

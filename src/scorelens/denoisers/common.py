@@ -13,7 +13,8 @@ from torch import Tensor
 from scorelens.data.images import ImageSet
 from scorelens.posterior import MEMORY, Candidate, Posterior, Term, logit_scale, plan_for, posterior_mean
 from scorelens.statistics import GaussianStats
-from scorelens.validation import at_least_float32, merge_groups, per_level, wide_dtype
+from scorelens.types import ScorelensError
+from scorelens.validation import at_least_float32, merge_groups, per_level, unknown, wide_dtype
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,21 @@ class Components(NamedTuple):
 def principal_components(stats: GaussianStats, z: Tensor, rank: int | None = None) -> Components:
     """The first `rank` principal components, by default all, ready for computation with z."""
     return Components(*widened(z, stats.mean, stats.eigenvectors[:, :rank], stats.eigenvalues[:rank]))
+
+
+def bandwidth_rule(bandwidth: float | str | Callable[[float], float]) -> Callable[[float], float]:
+    """h as a function of sigma, from a number or a function."""
+    def checked(h: float) -> float:
+        if not 0 <= h <= 1:
+            raise ScorelensError(f"bandwidth must be between 0 (optimal) and 1 (Wiener), got {h:g}")
+        return float(h)
+
+    if isinstance(bandwidth, str):
+        raise unknown("bandwidth", bandwidth, ["auto"])
+    if callable(bandwidth):
+        return lambda sigma: checked(bandwidth(sigma))
+    h = checked(bandwidth)
+    return lambda sigma: h
 
 
 def by_mask(masks: Bool[Tensor, "q d"], outputs: Int[Tensor, "q"],

@@ -14,12 +14,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
-from scorelens.denoisers.common import Components, principal_components
+from scorelens.denoisers.common import Components, bandwidth_rule, principal_components
+from scorelens.denoisers.selection import Selected, selected
 from scorelens.posterior import MEMORY, Posterior, Source, Term, WholeImage, WholeOutput, Writers, posterior_mean
 from scorelens.posterior.engine import COPIES
 from scorelens.posterior.sources import Projected, Scaled
 from scorelens.statistics import GaussianStats, fit_gaussian
-from scorelens.statistics.bandwidth import bandwidth_rule, held_out_bandwidth
 from scorelens.statistics.rotation import rotated
 from scorelens.validation import at_least_float32, per_level
 
@@ -89,16 +89,18 @@ class Kernel:
 
 
 def kernel(images: ImageSet, *, bandwidth: float | Literal["auto"] | Callable[[float], float] = "auto",
-           temperature: float = 1.0, stats: GaussianStats | None = None, memory: int = MEMORY) -> Kernel:
+           temperature: float = 1.0, stats: GaussianStats | None = None,
+           memory: int = MEMORY) -> Kernel | Selected:
     """The kernel denoiser of these images.
 
     Args:
         images: the training images.
-        bandwidth: h, from 0 (optimal) to 1 (Wiener), or a function of sigma; auto has the least leave-one-out error.
+        bandwidth: h, from 0 (optimal) to 1 (Wiener), or a function of sigma; auto has the least held-out error.
         temperature: divides the logits.
         stats: moments to use instead of those of `images`.
         memory: workspace in bytes.
     """
-    moments = stats or fit_gaussian(images)
-    rule = bandwidth_rule(bandwidth, lambda sigma: held_out_bandwidth(images, moments, sigma))
-    return Kernel(images, moments, rule, temperature, memory)
+    if bandwidth == "auto":
+        return selected(images, "kernel", kernel, {"bandwidth": bandwidth, "temperature": temperature, "stats": stats,
+                                                   "memory": memory})
+    return Kernel(images, stats or fit_gaussian(images), bandwidth_rule(bandwidth), temperature, memory)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from scorelens.data.images import ImageSet
@@ -119,6 +119,26 @@ def locality(images: ImageSet, *, threshold: float = 0.02, rank: int | None = No
         return Masks(locality_masks(moments, sigma, threshold, mask_rule), images.shape)
 
     return Locality(images, masks, softmax_batch if softmax == "batch-mean" else None, temperature, plan, memory)
+
+
+def same_but_masks(models: Sequence[Locality]) -> bool:
+    """Whether these models differ in their masks alone, and average their images by the exact softmax."""
+    first = models[0]
+    return all(model.images is first.images and model.temperature == first.temperature and model.plan == first.plan
+               and (model.source, model.softmax_batch) == (None, None) for model in models)
+
+
+def at_scales(models: Sequence[Locality], z: Tensor, sigma: float, pixels: Int[Tensor, "q"]) -> Float[Tensor, "k b q"]:
+    """x0_hat of models that are the same but for their masks, at these coordinates, in one pass over the images.
+
+    Masks of rising thresholds are nested: each is compared by what it adds to the one before it.
+    """
+    keep = torch.cat([model.masks(sigma).keep[pixels] for model in reversed(models)])  # small masks first
+    queries = Masks(keep, (len(models), 1, len(pixels)))
+    posterior = Posterior(queries, OwnOutput(pixels.repeat(len(models)).to(z.device)), models[0].images)
+    means = posterior_mean(posterior, z, sigma, temperature=models[0].temperature, plan=models[0].plan,
+                           memory=models[0].memory)
+    return means.flatten(1).unflatten(1, (len(models), -1)).transpose(0, 1).flip(0)
 
 
 def check_masks(images: ImageSet) -> None:

@@ -108,6 +108,10 @@ def check_options(name: str, builder: Callable[..., Denoiser], options: Mapping[
         if not choices and not any(PLAIN[member][1](value) for member in plain):
             expected = " or ".join(PLAIN[member][0] for member in plain) or "an object, from Python"
             raise ScorelensError(f"{name}: {option} must be {expected}, got {value!r}")
+        if int in plain and isinstance(value, int) and abs(value) >= 2**63:
+            raise ScorelensError(f"{name}: {option} must fit in 64 bits, got {value}")
+        if option == "seed" and isinstance(value, int) and value < 0:
+            raise ScorelensError(f"{name}: seed must be at least 0, got {value}")
 
 
 def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | None = None,
@@ -119,8 +123,8 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
         images: the training images.
         classes: use only the images of these classes, by label or name.
         labels: the class of each noisy image in the batch; it is denoised with the images of that class only.
-        options: options of the denoiser's builder. One of threshold, temperature and patch_size can be "auto": at each
-            noise level, the value with the least error on held-out training images.
+        options: options of the denoiser's builder. threshold, patch_size, bandwidth and temperature can be "auto": at
+            each noise level, the value with the least error on held-out training images.
     """
     known = denoiser_options(name)
     for option in options:
@@ -129,8 +133,9 @@ def build_denoiser(name: str, images: ImageSet, *, classes: Sequence[Label] | No
     builder = find_builder(name)
     check_options(name, builder, options)
     build: Callable[[ImageSet], Denoiser] = partial(builder, **options)
-    if selected_options(options):
-        build = partial(selected, name=name, builder=builder, options=options)
+    automatic = dict.fromkeys(selected_options({key: known[key].default for key in known}), "auto")
+    if selected_options({**automatic, **options}):
+        build = partial(selected, name=name, builder=builder, options={**automatic, **options})
 
     def build_from(source: ImageSet) -> Denoiser:
         source = source if classes is None else only_classes(source, classes)

@@ -15,7 +15,7 @@ from scorelens.denoisers.common import Formula
 from scorelens.denoisers.optimal import optimal
 from scorelens.posterior import MEMORY, Term
 from scorelens.types import ScorelensError
-from scorelens.validation import at_least_float32
+from scorelens.validation import at_least_float32, check_memory
 
 
 def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbours: int | None = None, seed: int = 0,
@@ -34,6 +34,7 @@ def smoothed(images: ImageSet, *, draws: int = 10, scale: float = 0.1, neighbour
         raise ScorelensError(f"draws must be at least 1, got {draws}")
     if scale < 0:
         raise ScorelensError(f"scale must be at least 0, got {scale:g}")
+    check_memory(4 * draws * images.dim, f"{draws:,} draws")
     eps = torch.randn((draws, *images.shape), generator=torch.Generator().manual_seed(seed))
     plain = optimal(images, neighbours=neighbours, memory=memory)
 

@@ -76,7 +76,9 @@ def load_model(folder: Folder, trust_pickle: bool) -> nn.Module:
             keys = sorted(map(str, info[which]))
             raise ScorelensError(f"{problem}: {len(keys)} {which.replace('_', ' ')}, e.g. {keys[0]}")
     _check_weights(model, problem)
-    return model.float()
+    with _quiet(), one_line(f"{folder.model / 'config.json'} describes a {kind} that does not work"):
+        _check_call(model.float())
+    return model
 
 
 def _check_types(folder: Path) -> None:
@@ -96,6 +98,19 @@ def _check_weights(model: nn.Module, problem: str) -> None:
     for name, weight in model.named_parameters():
         if not torch.isfinite(weight).all():
             raise ScorelensError(f"{problem}: {name} has NaN or infinite values")
+
+
+def _check_call(model: Any) -> None:
+    """Call the network once, on the smallest image that it takes. Its class accepts values of any type in a config."""
+    config = model.config
+    unet = type(model).__name__ == "UNet2DModel"
+    side = 2 ** (len(config.block_out_channels) - 1) if unet else config.sample_size
+    conditional = config.get("num_class_embeds" if unet else "num_embeds_ada_norm") is not None
+    options = {"class_labels": torch.zeros(1, dtype=torch.long)} if conditional else {}
+    with torch.no_grad():
+        output = model(torch.zeros(1, config.in_channels, side, side), torch.ones(1), **options).sample
+    if not torch.isfinite(output).all():
+        raise ValueError("it returns NaN or infinite values")
 
 
 def export_network(model: nn.Module, prediction: str, folder: Path, *, half: bool = False,

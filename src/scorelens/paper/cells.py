@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from scorelens.analysis.comparison import agreement, originality
+from scorelens.analysis.comparison import agreement, originality, single_steps
 from scorelens.analysis.fields import Trajectories, field_rows, measured_fields, nine_pixels, wiener_fields
 from scorelens.analysis.guidance import Guidance, choose_guidance
 from scorelens.analysis.marks import measure_mark
@@ -22,6 +22,7 @@ from scorelens.data import load_images
 from scorelens.data.edits import mark_mask
 from scorelens.data.images import ImageSet, to_uint8
 from scorelens.denoisers import DENOISERS
+from scorelens.denoisers.held_out_error import held_out_error
 from scorelens.denoisers.specs import Spec
 from scorelens.metrics import mse, novelty, precision_recall, r2, summary
 from scorelens.networks.adapters import Network
@@ -100,6 +101,17 @@ def heldout(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -
                     {"held_out": to_uint8(x0[:1]), "predictions": to_uint8(one_step(model, x0[0], noise[0], sigmas))})
 
 
+def claim(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
+    """At each noise level, the error on held-out training images, and r2 of single steps with the network's, from the z
+    of the network's trajectories. The error involves no network."""
+    reference = _reference_samples(resources, cell.reference, cell.data, cell.seeds, cell.steps)
+    name, options = cell.method.denoiser, dict(cell.method.options)
+    steps = single_steps(_model(cell, resources, images), reference, str(cell.method))
+    levels = [{"sigma": step["sigma"], "error": held_out_error(name, images, step["sigma"], **options),
+               "r2": step["r2"]} for step in steps]
+    return Measured({"levels": levels})
+
+
 def fields(cell: Cell, resources: Resources, images: ImageSet, noise: Tensor) -> Measured:
     """Mean sensitivity fields at nine pixels along the model's trajectories, and their cosine with the Wiener rows."""
     sigmas = own_sigmas(resources.network(cell.reference, images).schedule, cell.steps).tolist()
@@ -172,7 +184,7 @@ def _directions(conditional: Denoiser, unconditional: Denoiser, network: Network
 
 
 KINDS: dict[str, Callable[[Cell, Resources, ImageSet, Tensor], Measured]] = {
-    "samples": samples, "heldout": heldout, "fields": fields, "marks": marks, "quality": quality,
+    "samples": samples, "heldout": heldout, "claim": claim, "fields": fields, "marks": marks, "quality": quality,
     "guided": guided}
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from scorelens.networks.paper_weights import PREFIX, paper_network
 from scorelens.validation import unknown
 
-Kind = Literal["samples", "heldout", "fields", "marks", "quality", "guided"]
+Kind = Literal["samples", "heldout", "claim", "fields", "marks", "quality", "guided"]
 Data = tuple[str, tuple[tuple[str, Any], ...]]  # a source, and options of load_images
 Own = tuple[str, Mapping[str, Any], str]  # a source, options of load_images, and the reference network
 
@@ -59,6 +59,7 @@ class Scale:
     ablations: int = 128
     low_rank: int = 16
     heldout: int = 128
+    claim: int = 64
     fields: int = 32
     quality: int = 1000
     guidance: int = 128
@@ -70,8 +71,8 @@ class Scale:
 
 SCALES = {
     "paper": Scale(),
-    "cpu": Scale(runtime=8, ablations=32, heldout=32, fields=8, quality=256, guidance=16, els=16, els_runtime=1,
-                 els_images=1000, ablation_images=10_000),
+    "cpu": Scale(runtime=8, ablations=32, heldout=32, claim=16, fields=8, quality=256, guidance=16, els=16,
+                 els_runtime=1, els_images=1000, ablation_images=10_000),
 }
 
 ANOTHER_SEED = "another seed"  # the reference network, trained from another seed
@@ -119,9 +120,12 @@ GUIDED_CLASSES = (0, 1, 2, 3)
 REFERENCE, OPTIMAL, WIENER = method("{reference}"), method("optimal"), method("wiener")
 LOCALITY = method("locality", threshold="@threshold")
 BATCH_MEAN = method("locality", threshold="@threshold", softmax="batch-mean")
+FROM_DATA = (method("locality", threshold="auto"), method("multiscale"), method("kernel-locality", threshold="auto"))
 TABLE = (OPTIMAL, WIENER, method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
          method("locality", threshold="@threshold", mask_rule="published", softmax="batch-mean"),
-         method("locality", threshold="@chosen"), method("kernel"), Method(ANOTHER_SEED))
+         method("locality", threshold="@chosen"), method("kernel"), *FROM_DATA, Method(ANOTHER_SEED))
+CLAIM = (OPTIMAL, WIENER, *method("locality").sweep("threshold", (0.005, 0.02, 0.05, 0.1)), method("kernel"),
+         *FROM_DATA)
 
 
 @dataclass(frozen=True)
@@ -169,6 +173,9 @@ PRESETS = {
     "held-out": Preset("Between the training images", "How do the models denoise an image that was held out?",
                        "Figure 1 (fig:gen_zone)", ("digits", "mnist", "fashion-mnist", "cifar10"),
                        (REFERENCE, OPTIMAL, WIENER, LOCALITY), "heldout", "heldout", True),
+    "claim": Preset("Held-out error against r2",
+                    "Does the formula that denoises held-out images best predict the network best?", "", EVERY, CLAIM,
+                    "claim", "claim"),
     "sensitivity": Preset("Sensitivity fields", "Is a network's field a row of the Wiener filter?",
                           "Figure 2 (fig:sensitivity_diff_arch)", EVERY, (REFERENCE, WIENER), "fields", "fields"),
     "architectures": Preset("Other networks on the same data", "Do other architectures generate the same images?",
@@ -181,8 +188,8 @@ PRESETS = {
                            "Figure 4 (fig:maniulating_sensitivity)", ("leaves",),
                            [method(f"{{data}}-{name}") for name in ("unet", "w05-unet", "w01-unet", "w00-unet")],
                            "marks", "fields"),
-    "guidance": Preset("Guidance", "How well do guided formulas predict a guided network?", "", ("mnist",),
-                       [each for base in (WIENER, OPTIMAL)
+    "guidance": Preset("Guidance", "How well do guided formulas predict a guided network?", "", ("mnist", "cifar10"),
+                       [each for base in (WIENER, OPTIMAL, method("kernel"))
                         for each in base.sweep(GUIDANCE, WEIGHTS)], "guided", "guidance", True,
                        reference="{data}-unet-classes"),
 }

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, pairwise
+from statistics import fmean
 
 import torch
 
+from scorelens.analysis.ceiling import Explained, explained
 from scorelens.metrics import Interval, bootstrap
 from scorelens.paper.numbers import PAPER_R2
 from scorelens.paper.presets import ANOTHER_SEED, AS_GIVEN, DATASETS, Guided, Own, cells_of
 from scorelens.results import Row
 
+TINY = 1e-12  # least error, so that it has a logarithm
 BATCH_MEAN = "locality, batch-mean"
 PUBLISHED = "locality, as published"
 CHOSEN = "locality, threshold chosen"
+AUTOMATIC = "locality, automatic threshold"
 VARIANTS = (BATCH_MEAN, PUBLISHED, CHOSEN)  # of the paper's formula, measured on fewer samples
 CONTRASTS = (
     (BATCH_MEAN, "locality", "Batch-mean softmax, as in the published code, instead of the exact one"),
     (PUBLISHED, "locality", "Masks and softmax of the published code instead of the paper's equations"),
     (CHOSEN, "locality", "Locality at the best threshold of our ablation instead of the paper's threshold"),
-    (CHOSEN, "wiener", "Locality at the best threshold of our ablation instead of the Wiener filter"))
+    (CHOSEN, "wiener", "Locality at the best threshold of our ablation instead of the Wiener filter"),
+    (AUTOMATIC, "locality", "Thresholds chosen on held-out images instead of the paper's"),
+    ("multiscale", "locality", "Multiscale instead of the paper's locality"),
+    ("kernel-locality", "locality", "kernel-locality instead of the paper's locality"))
+FROM_DATA = (AUTOMATIC, "multiscale", "kernel-locality")  # everything chosen on held-out images
 
 
 @dataclass(frozen=True)
@@ -58,6 +67,8 @@ def family(row: Row) -> str:
         return PUBLISHED
     if options.get("softmax") == "batch-mean":
         return BATCH_MEAN
+    if row.denoiser == "locality" and options.get("threshold") == "auto":
+        return AUTOMATIC
     if data and data.chosen and dict(options) == {"threshold": data.chosen} and data.chosen != data.threshold:
         return CHOSEN
     return row.denoiser
@@ -124,6 +135,56 @@ def against_paper(dataset: str, rows: Sequence[Row]) -> list[Verdict]:
     return [Verdict(a, b, difference(measured[a], measured[b])) for a, b in combinations(both, 2)]
 
 
+def share(formula: Row, another: Row) -> Explained:
+    """What a formula explains of a network, as a share of another seed's r2 and of the ceiling; on shared samples."""
+    pairs = list(zip(formula.metrics["each"]["r2"], another.metrics["each"]["r2"], strict=False))
+    if formula.settings["seed"] != another.settings["seed"] or not pairs:
+        raise ValueError(f"{formula.name} and {another.name} have no noise in common")
+    ours, theirs = torch.tensor(pairs, dtype=torch.float64).T
+    return explained(ours, theirs)
+
+
+def shares(rows: Sequence[Row]) -> dict[str, Explained]:
+    """The share of each formula of one dataset; none if there is no other seed."""
+    another = next((row for row in rows if family(row) == ANOTHER_SEED), None)
+    return {} if another is None else {family(row): share(row, another) for row in rows if row is not another}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """How the order of methods by held-out error agrees with their order by r2: Spearman's correlation, with the sign
+    such that 1 means that less error always goes with a higher r2."""
+
+    correlation: Interval  # mean over the groups: a dataset at a noise level; bootstrapped over groups
+    groups: int
+
+
+def claim(by_dataset: Mapping[str, Sequence[Row]]) -> Claim | None:
+    """The correlation within each dataset and noise level, over methods; None if no group has three methods."""
+    values = []
+    for rows in by_dataset.values():
+        for k in range(min(len(row.metrics["levels"]) for row in rows)):
+            points = [(row.metrics["levels"][k]["error"], row.metrics["levels"][k]["r2"]["mean"]) for row in rows]
+            value = -rank_correlation(*zip(*points, strict=True)) if len(points) >= 3 else math.nan
+            values += [] if math.isnan(value) else [value]
+    return Claim(bootstrap(torch.tensor(values, dtype=torch.float64)), len(values)) if values else None
+
+
+def rank_correlation(a: Sequence[float], b: Sequence[float]) -> float:
+    """Spearman's correlation: Pearson's of the ranks, equal values having their mean rank; NaN for constant values."""
+    ranks = torch.tensor([[fmean([sum(y < x for y in v), sum(y <= x for y in v) - 1]) for x in v] for v in (a, b)],
+                         dtype=torch.float64)
+    centred = ranks - ranks.mean(dim=1, keepdim=True)
+    return float((centred[0] @ centred[1]) / centred.norm(dim=1).prod())
+
+
+def best_from_data(rows: Sequence[Row]) -> str | None:
+    """The method of FROM_DATA with the least held-out error: geometric mean over noise levels. None if unmeasured."""
+    measured = {family(row): row.metrics["levels"] for row in rows if family(row) in FROM_DATA}
+    return min(measured, key=lambda name: fmean(math.log(max(each["error"], TINY)) for each in measured[name]),
+               default=None)
+
+
 def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
     """The order of the methods, where it differs from the paper's, and the effect of each variant of locality."""
     yield f"Order on {dataset}: {order(row for row in rows if family(row) not in VARIANTS)}."
@@ -134,6 +195,11 @@ def discussion(dataset: str, rows: Sequence[Row]) -> Iterator[str]:
             pairs = [str(verdict) for verdict in verdicts if verdict.agrees is agrees]
             text += f"; {words}: {'; '.join(pairs)}" if pairs else ""
         yield f"{text}."
+    for name, each in shares(rows).items():
+        if name in ("locality", *FROM_DATA):
+            yield (f"{name} explains {each.of_another.mean:.0%} of what another seed does "
+                   f"({each.of_another.low:.0%} to {each.of_another.high:.0%}), and {each.of_ceiling.mean:.0%} of what "
+                   "any prediction can be expected to explain.")
     measured = {family(row): row for row in rows}
     for name, other, words in CONTRASTS:
         if name in measured and other in measured:

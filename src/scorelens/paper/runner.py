@@ -20,7 +20,8 @@ from scorelens.results import Row, append_row, environment, peak_memory, read_ro
 from scorelens.types import ScorelensError
 
 ROWS, PICTURES = "rows.jsonl", "pictures"
-WORK = {"optimal": 3, "wiener": 1, "kernel": 6, "locality": 40, "els": 2000}  # relative, per image and step
+WORK = {"optimal": 3, "wiener": 1, "kernel": 6, "locality": 40, "multiscale": 80, "kernel-locality": 80,
+        "els": 2000}  # relative, per image and step
 NETWORK_WORK = 20
 
 

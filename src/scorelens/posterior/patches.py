@@ -14,6 +14,7 @@ from torch import Tensor
 from scorelens import distributed, progress
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.posterior.sources import Origin
+from scorelens.types import ScorelensError
 
 SAMPLE = 100  # patches for each cluster that the centres are fitted to
 CHUNK = 2**15  # patches at a time
@@ -129,9 +130,11 @@ def fit_clusters(patches: Patches, count: int, searched: int, seed: int = 0) -> 
     """k-means of a sample of the patches, then every patch to its nearest centre."""
     from sklearn.cluster import MiniBatchKMeans
 
+    if count > len(patches):
+        raise ScorelensError(f"clusters must be at most the {len(patches):,} patches, got {count}")
     rng = np.random.default_rng(seed)
     sample = np.sort(rng.choice(len(patches), min(len(patches), SAMPLE * count), replace=False))
-    means = MiniBatchKMeans(count, random_state=seed, n_init=1).fit(_floats(patches.take(sample)))
+    means = MiniBatchKMeans(count, random_state=seed % 2**32, n_init=1).fit(_floats(patches.take(sample)))
     starts = progress.track(range(0, len(patches), CHUNK), "clusters", unit="chunk")
     chunks = (_floats(patches.raw(start, min(start + CHUNK, len(patches)))) for start in starts)
     centres = _broadcast(means.cluster_centers_)

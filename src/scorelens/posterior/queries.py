@@ -16,6 +16,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from scorelens.posterior.costs import Candidate, Cost
+from scorelens.posterior.plans.affine import AffineRows
 from scorelens.posterior.plans.base import cached_chunk
 from scorelens.posterior.plans.box_sums import BoxSums
 from scorelens.posterior.plans.dense import DenseMasks
@@ -48,6 +49,14 @@ class WholeImage:
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         return [Candidate(FullImage.name, lambda: _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
+
+
+@dataclass(frozen=True, eq=False)
+class Affine:
+    """One query z with the distances t_i - 2 z.y_i, for rows (y_i, t_i) of the source."""
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        return [Candidate(AffineRows.name, lambda: _cost(z, products=2 * z.shape[1]), AffineRows)]
 
 
 @dataclass(frozen=True, eq=False)

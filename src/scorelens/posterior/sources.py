@@ -14,6 +14,7 @@ from torch import Tensor
 from scorelens import distributed
 from scorelens.data.images import ImageSet, to_floats
 from scorelens.distributed import World
+from scorelens.statistics.whitening import pixels_of
 from scorelens.types import ScorelensError
 from scorelens.validation import wide_dtype
 
@@ -155,6 +156,31 @@ class Scaled:
 
     def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
         return torch.from_numpy(self.rows[start:stop]) * self.scale
+
+
+@dataclass(frozen=True, eq=False)
+class Pixels:
+    """Some pixels of the images relative to an origin, followed by one number for each image."""
+
+    images: ImageSet
+    origin: Float[Tensor, "m"]  # its device and precision are those of the rows
+    seen: Int[Tensor, "m"]  # coordinates of the images
+    numbers: Float[Tensor, "n"]
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    @property
+    def dim(self) -> int:
+        return len(self.seen) + 1
+
+    def origins(self, rows: Int[np.ndarray, "n"]) -> Origin:
+        return origins(self.images, rows)
+
+    def raw(self, start: int, stop: int) -> Float[Tensor, "n k"]:
+        rows = pixels_of(self.images, start, stop, self.seen, self.origin, more=1)
+        rows[:, -1] = self.numbers[start:start + len(rows)]
+        return rows
 
 
 class Shard(NamedTuple):

@@ -113,13 +113,16 @@ def _explanation(rows: Sequence[Numbers], plan: Numbers, folder: Path) -> list[B
     for row in rows:
         mean, interval = _mean_and_interval(row["r2"])
         lines.append([row["model"], Cell(mean, note=interval, strong=row["r2"]["mean"] == best),
-                      f"{row['mse']['mean']:.4f}", str(row["samples"])])
+                      f"{row['mse']['mean']:.4f}", str(row["samples"]),
+                      "–" if row["held_out_error"] is None else f"{row['held_out_error']:.3f}"])
     steps = []
     for k, step in enumerate(rows[0]["steps"]):
         winner = max(rows, key=lambda row: row["steps"][k]["r2"]["mean"])
         r2 = winner["steps"][k]["r2"]["mean"]
         steps.append([f"{step['sigma']:.3g}", winner["model"], f"{r2:.3f}", f"{1 - r2:.1%}"])
-    return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples"], lines),
+    return [Text(slow), Table(["formula", "r2 of whole samples", "MSE", "samples", "held-out error / wiener"], lines,
+                              "The last column needs no network: the error on held-out training images, relative to "
+                              "the linear filter's, geometric mean over noise levels"),
             Figure(path, "Unexplained share of the network's single predictions by noise level (lower is better).",
                    alt="unexplained share by noise level"),
             Table(["σ", "best formula", "r2", "no formula explains"], steps, "The best formula at each noise level")]

@@ -15,6 +15,7 @@ from torch import Tensor
 from scorelens.paper.numbers import PAPER_THRESHOLD, means
 from scorelens.paper.presets import ANOTHER_SEED, GUIDANCE
 from scorelens.paper.results import Results, family
+from scorelens.paper.results import claim as find_claim
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
@@ -24,6 +25,7 @@ from scorelens.results import Row as Measured
 
 COLUMNS = 3  # panels side by side
 SUFFIXES = (".png", ".pdf")
+FARTHEST = 10.0  # ratio beyond which points are drawn at the edge
 ABLATIONS: dict[str, tuple[str, str, Mapping[str, Mapping[float, float]], str]] = {  # option, axis, paper, caption
     "threshold": ("threshold", "threshold τ", means(PAPER_THRESHOLD),
                   "r2 by the threshold of the masks, with its 95 % interval; dashed: the paper's"),
@@ -118,8 +120,10 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
             axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
             axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
         points = sorted((row.options["softmax_batch"], row.r2) for row in rows if row.options.get("softmax_batch"))
-        _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
-        axes.set(xscale="log", xlabel="images per softmax", ylabel="r2")
+        if points:  # without one, a logarithmic axis has nothing to show
+            _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
+            axes.set(xscale="log")
+        axes.set(xlabel="images per softmax", ylabel="r2")
 
     yield from to.panels(preset, "r2 of locality by the number of images per softmax, with its 95 % interval",
                          results.of(preset), plot)
@@ -136,6 +140,32 @@ def heldout_figures(results: Results, preset: str, to: Drawing) -> Iterator[Figu
                              "the optimal denoiser returns a training image instead", rows, "predictions",
                              ("held-out image", "held_out"),
                              [f"σ = {level['sigma']:.3g}" for level in rows[0].metrics["levels"]])
+
+
+def claim_figure(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
+    """1 - r2 of single steps by held-out error, both relative to the least at their noise level."""
+    by_dataset = results.of(preset)
+    names = list(dict.fromkeys(row.label for row in results.rows_of(preset)))
+
+    def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
+        errors = np.array([[level["error"] for level in row.metrics["levels"]] for row in rows])  # [methods, levels]
+        missed = np.array([[1 - level["r2"]["mean"] for level in row.metrics["levels"]] for row in rows])
+        x, y = (np.minimum(values / np.maximum(values.min(axis=0), 1e-12), FARTHEST) for values in (errors, missed))
+        for row, across, up in zip(rows, x, y, strict=True):
+            k = names.index(row.label)
+            axes.plot(across, up, "os^"[k // 10 % 3], ms=4, color=f"C{k % 10}", alpha=0.7, label=row.label)
+        axes.set(xscale="log", yscale="log", xlabel="held-out error / least", ylabel="(1 − r2) / least",
+                 xlim=(0.95, 1.05 * FARTHEST), ylim=(0.95, 1.05 * FARTHEST))
+        axes.set_xticks([1, 2, 5, 10], ["1", "2", "5", "10+"])
+        axes.set_yticks([1, 2, 5, 10], ["1", "2", "5", "10+"])
+
+    found = find_claim(by_dataset)
+    rank = "" if found is None else ("; Spearman's correlation of less error with higher r2, within a dataset and "
+                                     f"noise level: {found.correlation.mean:.2f} ({found.correlation.low:.2f} to "
+                                     f"{found.correlation.high:.2f})")
+    yield from to.panels(preset, "What a formula misses of the network's single steps, 1 − r2, against its error on "
+                         "held-out images; each point is a method at a noise level, relative to the least of all "
+                         f"methods there{rank}", by_dataset, plot)
 
 
 def field_strips(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
@@ -195,7 +225,7 @@ def guidance_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figu
 FIGURES: dict[str, Callable[[Results, str, Drawing], Iterator[Figure]]] = {
     "table1": samples, "table-appendix": samples, "novelty": novelty_curves, "dynamics": error_curves,
     "threshold": ablation_curves, "low-rank": ablation_curves, "softmax": batch_curves,
-    "held-out": heldout_figures, "sensitivity": field_strips,
+    "held-out": heldout_figures, "claim": claim_figure, "sensitivity": field_strips,
     "manipulation": mark_figures, "guidance": guidance_curves}
 
 
@@ -212,7 +242,8 @@ def _path_plot(results: Results, preset: str, key: str) -> Plot:
         axes.set(xscale="log", xlabel="noise level σ, falling")
         axes.invert_xaxis()
         if key == "mse":
-            axes.set(yscale="log", ylabel="MSE to the network")
+            some = any(step["mse"]["mean"] > 0 for row in rows for step in row.metrics["path"])
+            axes.set(yscale="log" if some else "linear", ylabel="MSE to the network")
         else:  # 0 for training images
             axes.set_yscale("symlog", linthresh=0.01)
             axes.set(ylim=(0, None), ylabel="distance to the data")

@@ -10,6 +10,7 @@ from scorelens.analysis.marks import MARK_LEVELS, MARK_VISIBLE, visible_by_netwo
 from scorelens.paper import numbers as paper
 from scorelens.paper.presets import ANOTHER_SEED, DATASETS, ENERGIES, GUIDANCE, THRESHOLDS
 from scorelens.paper.results import BATCH_MEAN, VARIANTS, Results, difference, discussion, family, limits
+from scorelens.paper.results import claim as find_claim
 from scorelens.report.html import Cell, Table, Text
 from scorelens.results import Row
 
@@ -18,7 +19,8 @@ Line = list[Cell | str]
 Columns = Mapping[str, str | Callable[[Row], Cell | str]]  # by header, what is shown of a row: a format, or a function
 MISSING = "–"
 LABELS = {"els": "els (Kamb & Ganguli)", "locality": "locality (the paper's)",
-          BATCH_MEAN: "locality, batch-mean softmax", "kernel": "kernel (ours)"}
+          BATCH_MEAN: "locality, batch-mean softmax", "kernel": "kernel (ours)", "multiscale": "multiscale (ours)",
+          "kernel-locality": "kernel-locality (ours)"}
 FULL_SHADE = 0.3  # the difference in r2 that gets the full colour
 
 
@@ -74,6 +76,24 @@ def by_level(results: Results, preset: str) -> Iterator[Block]:
     for dataset, rows in results.of(preset).items():
         yield _level_table(rows, {"method": lambda row: label(family(row))}, key, lambda point: point["mse"]["mean"],
                            form, caption.format(dataset=dataset, limits=limits(rows[0])))
+
+
+def claim(results: Results, preset: str) -> Iterator[Block]:
+    """Held-out error and r2 of each method at each noise level, and the correlation of their orders."""
+    by_dataset = results.of(preset)
+    for dataset, rows in by_dataset.items():
+        names: Columns = {"method": lambda row: row.label}
+        yield _level_table(rows, names, "levels", lambda point: point["error"], ".3g",
+                           f"{dataset}: mean squared error on held-out training images")
+        yield _level_table(rows, names, "levels", lambda point: point["r2"]["mean"], ".3f",
+                           f"{dataset}: r2 of single steps with the network's, along its trajectories "
+                           f"({limits(rows[0])})")
+    found = find_claim(by_dataset)
+    if found is not None:
+        r = found.correlation
+        yield Text([f"Spearman's correlation between the order of the methods by held-out error and by r2, mean over "
+                    f"{found.groups} pairs of dataset and noise level: {r.mean:.2f} ({r.low:.2f} to {r.high:.2f}). 1 "
+                    "would mean that the formula with less error always predicts the network better."])
 
 
 def sensitivity(results: Results, preset: str) -> Iterator[Block]:
@@ -238,6 +258,6 @@ LISTINGS: dict[str, tuple[Columns, str]] = {
                        "Quality of the networks' samples, measured on pixels, with the gradient-estimation sampler")}
 VIEWS: dict[str, Callable[[Results, str], Iterator[Block]]] = {
     "table1": agreement, "table-appendix": agreement, "novelty": by_method, "runtime": runtime, "dynamics": by_level,
-    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "held-out": by_level,
+    "threshold": threshold, "low-rank": low_rank, "softmax": softmax, "held-out": by_level, "claim": claim,
     "sensitivity": sensitivity, "architectures": listing, "self-attention": self_attention,
     "manipulation": manipulation, "guidance": guidance}

@@ -21,15 +21,24 @@ FORMAT = 1  # increment when the meaning of stored tensors changes
 
 def cached(kind: str, key: Sequence[object], fit: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
     """The tensors that `fit` returns, loaded if stored under this key (content hashes and parameters)."""
-    name = hashlib.sha256(repr((FORMAT, kind, list(key))).encode()).hexdigest()[:32]
-    path = cache_folder(kind) / f"{name}.safetensors"
-    stored = distributed.world().broadcast_tensors(lambda: _load(path))
+    stored = find_cached(kind, key)
     if stored is not None:
-        return dict(stored)
+        return stored
     tensors = fit()
     if distributed.world().is_main:
-        _store(path, tensors)
+        _store(_path(kind, key), tensors)
     return tensors
+
+
+def find_cached(kind: str, key: Sequence[object]) -> dict[str, Tensor] | None:
+    """The tensors stored under this key, or None."""
+    stored = distributed.world().broadcast_tensors(lambda: _load(_path(kind, key)))
+    return None if stored is None else dict(stored)
+
+
+def _path(kind: str, key: Sequence[object]) -> Path:
+    name = hashlib.sha256(repr((FORMAT, kind, list(key))).encode()).hexdigest()[:32]
+    return cache_folder(kind) / f"{name}.safetensors"
 
 
 def _store(path: Path, tensors: dict[str, Tensor]) -> None:

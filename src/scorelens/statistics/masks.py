@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,11 +13,13 @@ from torch import Tensor
 from scorelens import progress
 from scorelens.statistics.cache import cached
 from scorelens.statistics.moments import GaussianStats
-from scorelens.types import ScorelensError
+from scorelens.types import ScorelensError, Shape
 from scorelens.validation import unknown
 
 ROWS = 1024  # of the Wiener matrix in a block
 LARGE = 1024  # coordinates of images whose masks are kept on disk, as bits
+TILES = ((1, 16), (2, 128), (4, 320), (8, math.inf))  # side of a tile, and the most pixels in a mask that it is for
+NEARLY_ALL = 0.9  # share of pixels from which a tile's mask becomes the whole image
 PAIR_ELEMENTS = 2**22  # values held at once while single entries are recomputed
 
 
@@ -81,6 +84,22 @@ def locality_masks(stats: GaussianStats, sigma: float, threshold: float, rule: s
     bits = cached("masks", [stats.key, sigma, threshold, rule],
                   lambda: {"bits": torch.from_numpy(np.packbits(compute().numpy(), axis=1))})["bits"]
     return torch.from_numpy(np.unpackbits(bits.numpy(), axis=1, count=len(stats.mean)).view(bool))
+
+
+def tile_masks(keep: Bool[Tensor, "d d"], shape: Shape, tile: int | None = None) -> Bool[Tensor, "d d"]:
+    """For each output the union of the masks in its tile of tile x tile pixels, over all channels.
+
+    A union that holds nearly all pixels becomes all of them, so that such tiles share one mask. Without a size, it is
+    1, 2, 4 or 8, by the number of pixels that the masks keep. The masks themselves for a size of 1.
+    """
+    c, h, w = shape
+    size = tile or next(size for size, most in TILES if keep.sum(dim=1).float().mean() / c <= most)
+    if size == 1:
+        return keep
+    tiles = (torch.arange(h)[:, None] // size * w + torch.arange(w) // size).flatten().repeat(c)  # by output
+    union = torch.zeros(h * w, len(keep)).index_add_(0, tiles, keep.float()) > 0
+    union[union.float().mean(dim=1) >= NEARLY_ALL] = True
+    return union[tiles]
 
 
 def _factors(stats: GaussianStats, sigma: float) -> tuple[Float[Tensor, "d k"], Float[Tensor, "k"]]:

@@ -28,7 +28,7 @@ from scorelens.posterior.sources import Source, Translations
 from scorelens.posterior.windows import WindowGrid
 from scorelens.types import Flat, Shape
 
-SPAN = 2048  # images that a thread takes at a time
+SPAN = 2048  # images, or translations of them, that a thread takes at a time
 GROUP, FEW = 8, 3  # noisy images that share the loads of training images; up to FEW are faster one by one
 COMPILING = 10.0  # seconds, for the progress bar
 FAR = np.float32(1e30)  # farther than any image
@@ -176,17 +176,19 @@ class FusedWindows(_Compiled):
                            writes, scale, margin, best, sums, *top, aligned((c * h * w, LANES), np.float32),
                            aligned((h * w, LANES), np.float32), aligned((2 * most + 1, LANES), np.float32))
 
-        found = _spans(run, z, 1, source, images, zero, math.prod(grid.positions), writes.shape[1])
+        found = _spans(run, z, 1, source, images, zero, math.prod(grid.positions), writes.shape[1],
+                       span_length=max(LANES, SPAN // len(shifts)))
         return ((state, done) for state, _, done in found)
 
 
 def _spans(run: Callable[..., None], z: Flat, group: int, source: Source, images: range, zero: float | Tensor,
-           queries: int, values: int, count: int = 0) -> Iterator[tuple[State, Nearest | None, float]]:
+           queries: int, values: int, count: int = 0,
+           span_length: int | None = None) -> Iterator[tuple[State, Nearest | None, float]]:
     """The states of spans of images, in order, each with the share that is done; with as many threads as torch uses.
 
     Noisy images [b, d] are passed to `run` as [groups, group, d]. With `count`, also the nearest images of each span.
     """
-    d, noisy = z.shape[1], _grouped(z.numpy(), group)
+    d, noisy, length = z.shape[1], _grouped(z.numpy(), group), span_length or SPAN
     limits = [np.full((groups.shape[0], queries, groups.shape[1]), FAR, np.float32) for groups in noisy]
 
     def state(start: int, stop: int) -> tuple[State, Nearest | None]:
@@ -216,11 +218,11 @@ def _spans(run: Callable[..., None], z: Flat, group: int, source: Source, images
         return whole, Nearest(nearest, totals[:, :, 0], squared, distance, torch.where(row < 0, -1, row + start))
 
     def span(start: int) -> tuple[State, Nearest | None, float]:
-        stop = min(start + SPAN, images.stop)
+        stop = min(start + length, images.stop)
         return *state(start, stop), (stop - images.start) / len(images)
 
     progress.estimated(lambda: state(images.start, images.start), "compiling the kernel (once)", lambda: COMPILING)
-    starts = range(images.start, images.stop, SPAN)
+    starts = range(images.start, images.stop, length)
     threads = min(torch.get_num_threads(), len(starts))
     if threads == 1:
         yield from map(span, starts)
