@@ -71,17 +71,17 @@ def figures_of(preset: str) -> list[Path]:
 
 
 def from_data_table(rows: list[Row]) -> str:
-    """For each dataset r2 of the paper's model, of the best formula from the data alone, and of another seed.
-
-    The best is the one with the least error on held-out training images: no network has a say in it.
-    """
+    """For each dataset on which all are measured, r2 of the paper's model, of the best formula from the data alone, and
+    of another seed. The best is the one with the least error on held-out training images."""
     found = Results(rows)
     errors, lines = found.of("claim"), []
     for dataset, measured in {**found.of("table1"), **found.of("table-appendix")}.items():
         by_method, best = {family(row): row for row in measured}, best_from_data(errors.get(dataset, []))
-        share = shares(measured).get(best or "")
-        lines.append([dataset, *(_interval(by_method.get(name)) for name in ("locality", best, ANOTHER_SEED)),
-                      MISSING if best not in by_method else str(best), MISSING if share is None else
+        if best not in by_method:
+            continue
+        share = shares(measured).get(best)
+        lines.append([dataset, *(_interval(by_method.get(name)) for name in ("locality", best, ANOTHER_SEED)), best,
+                      MISSING if share is None else
                       f"{share.of_another.mean:.0%} ({share.of_another.low:.0%} … {share.of_another.high:.0%})"])
     return markdown(["r2 on", label("locality"), "best from the data alone", "another seed", "which is",
                      "share of another seed"], lines) + "\n"
