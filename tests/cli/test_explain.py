@@ -90,7 +90,7 @@ def test_a_network_of_the_zoo_generalizes(digits, tmp_path, capsys):
     assert all(s["text"] in told and f"{s['threshold']:g}"[:2] for s in record["verdict"])
     assert "about" in told.splitlines()[0] and "seconds" in told.splitlines()[0]  # the plan comes before its results
     page = (out / "report.html").read_text()
-    assert page.count("<img") == 5 and "most suspicious" not in page.split("<img")[0]
+    assert page.count("<img") == 7 and "most suspicious" not in page.split("<img")[0]
 
 
 def overfitted(images, steps=600):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 import scorelens
 from scorelens import ImageSet, build_denoiser, fit_gaussian, load_images, seeded_noise
-from scorelens.analysis.attribution import outputs_behind, whole_weights
+from scorelens.analysis.attribution import attribute, outputs_behind, whole_weights
 from scorelens.posterior import top_weights
 from scorelens.statistics import locality_masks, wiener_matrix
 
@@ -275,6 +275,16 @@ def test_the_weighted_mean_of_the_pixels_named_is_the_prediction(case):
         assert 0 < linear < 1
         mean = (1 - linear) * mean + linear * model.linear(z, 0.7)
     torch.testing.assert_close(mean, model(z, 0.7), atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pixel_has_the_mean_weights_of_its_channels(case):
+    images, z = data("colours"), noisy(data("colours"))
+    (c, h, w), model = images.shape, model_of(case, "colours")
+    behind = attribute(model, z, 0.7, pixels=[(1, 2)], top=len(images), outputs=False).behind
+    found = torch.zeros(len(z), len(images), dtype=torch.float64).scatter_(1, behind.index[:, 0], behind.weight[:, 0])
+    expected = dense(model, z, 0.7)[:, torch.arange(c) * h * w + w + 2].mean(dim=1)
+    torch.testing.assert_close(found, expected, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("case", CASES)

@@ -118,11 +118,11 @@ def image_weights(term: Term, targets: Float[Tensor, "t out"], size: int) -> Flo
     """
     run, z = _run(term)
     dtype = wide_dtype(z)
-    queries = _query_weights(term.writers, targets.to(dtype).cpu()).to(z.device)  # [t, each * q]
-    queries = queries.unflatten(1, (term.each, -1)).transpose(0, 1)  # [each, t, q]
     sums = torch.zeros(len(z) // term.each, len(targets), size, dtype=dtype, device=z.device)
     for images in run.groups():
         state = run.state(z, images)
+        queries = _query_weights(term.writers, targets.to(dtype).cpu(), term.each * state.total.shape[1]).to(z.device)
+        queries = queries.unflatten(1, (term.each, -1)).transpose(0, 1)  # [each, t, q]
         for part, rows, weights in _normalized(run, z, images, state):
             row = torch.arange(part.start, min(part.stop, len(z)), device=z.device)
             image = torch.from_numpy(origins(run.shard.source, np.arange(rows.start, rows.stop)).image).to(z.device)
@@ -190,10 +190,10 @@ def _run(term: Term) -> tuple[Run, Flat]:
     return run, run.broadcast(z)
 
 
-def _query_weights(writers: Writers, targets: Float[Tensor, "t out"]) -> Float[Tensor, "t q"]:
-    """Weighted sums of outputs as weighted sums of queries."""
-    count = int(writers.target.max()) + 1 if writers.mix is None else writers.mix.shape[0]
-    sums = targets.new_zeros(len(targets), count).index_add_(1, writers.target, targets)
+def _query_weights(writers: Writers, targets: Float[Tensor, "t out"], count: int) -> Float[Tensor, "t q"]:
+    """Weighted sums of outputs as weighted sums of `count` queries."""
+    size = count if writers.mix is None else writers.mix.shape[0]
+    sums = targets.new_zeros(len(targets), size).index_add_(1, writers.target, targets)
     return sums if writers.mix is None else (writers.mix.to(sums).T @ sums.T).T
 
 

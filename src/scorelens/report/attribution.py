@@ -74,6 +74,13 @@ class Ownership:
         return mask
 
 
+    def scaled(self, height: int, width: int) -> Ownership:
+        """The same for pictures of another size, such as decoded latents."""
+        (h, w) = self.image.shape
+        at = np.ix_(np.arange(height) * h // height, np.arange(width) * w // width)
+        return Ownership(self.image[at], self.weight[at], self.offset[at] * np.array([height // h, width // w]))
+
+
 def ownership(who: Attribution, which: int) -> Ownership:
     """The owner of each pixel: over the channels, the image with the largest sum of weights."""
     assert who.outputs is not None, "an attribution without outputs"
@@ -94,17 +101,17 @@ def mosaic_figure(who: Attribution, which: int = 0) -> Figure:
     """
     from matplotlib.figure import Figure as Canvas
 
-    owned = ownership(who, which)
+    prediction = _rgb_of(who, who.x0_hat[which:which + 1])[0]
+    owned = ownership(who, which).scaled(*prediction.shape[:2])
     largest = owned.largest(SHOWN)
     figure = Canvas(figsize=(12.8, 5.2))
     figure.text(0.015, 0.965, "Which training images made this?", fontsize=19, color=INK, va="top", weight="bold")
     figure.text(0.015, 0.885, literal(_subtitle(who, which)), fontsize=11.5, color=MUTED, va="top")
-    for tensor, title, left, bottom, side in ((who.z, "noisy image", 0.015, 0.055, 0.29),
-                                              (who.x0_hat, "prediction", 0.015, 0.455, 0.29)):
-        axes = figure.add_axes((left, bottom, side * 5.2 / 12.8, side))
-        _show(axes, _rgb_of(who, tensor[which:which + 1])[0], title)
+    noisy = _rgb_of(who, who.z[which:which + 1])[0]
+    for picture, title, bottom in ((noisy, "noisy image", 0.055), (prediction, "prediction", 0.455)):
+        _show(figure.add_axes((0.015, bottom, 0.29 * 5.2 / 12.8, 0.29)), picture, title)
     axes = figure.add_axes((0.165, 0.055, 0.69 * 5.2 / 12.8, 0.69))
-    _mosaic(axes, _rgb_of(who, who.x0_hat[which:which + 1])[0], owned, largest)
+    _mosaic(axes, prediction, owned, largest)
     axes.set_title("each pixel in the colour of the image that gave it most", fontsize=9.5, color=INK, loc="left",
                    pad=4)
     pictures = _rgb(to_uint8(who.pictures(largest)))
