@@ -152,10 +152,14 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit of the source tree, marked if it has changes; None for an installed package."""
-    root, command = Path(__file__).resolve().parents[2], ["git", "describe", "--always", "--dirty", "--abbrev=40"]
+    """The commit of the source tree, marked if it has changes other than new results; None for an installed package."""
+    root = Path(__file__).resolve().parents[2]
+
+    def git(*words: str) -> str:
+        return subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, timeout=10).stdout.strip()
+
     if (root / ".git").exists():
         with suppress(OSError, subprocess.TimeoutExpired):  # git is not installed, or slow
-            described = subprocess.run([*command, "--exclude=*"], cwd=root, capture_output=True, text=True, timeout=10)
-            return described.stdout.strip() or None
+            changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!perf/results")
+            return git("rev-parse", "HEAD") + ("-dirty" if changed else "") or None
     return None
