@@ -27,7 +27,7 @@ def main(folder: Path) -> None:
         x0_hat = model(z, sigma)  # makes the masks, chooses the plan
         found = {"seconds": min(timed(lambda: model(z, sigma))[0] for _ in range(ROUNDS)), "peak_bytes": peak_memory()}
         (folder / f"{world.rank}.json").write_text(json.dumps(found))
-        if world.first:
+        if world.rank == 0:
             torch.save(x0_hat, folder / "x0_hat.pt")
 
 
