@@ -108,7 +108,7 @@ def _fit(images: ImageSet) -> tuple[
 
 def _eigh(matrix: Float[Tensor, "d d"]) -> tuple[Tensor, Tensor]:
     """Eigenvalues and eigenvectors by divide and conquer, with a bar whose estimate is scaled from a smaller matrix by
-    the cube of the side. SciPy's LAPACK needs 0.6 of the time of torch's on two cores."""
+    the cube of the side. SciPy's LAPACK was faster than torch's on the CPUs that we tried."""
     from scipy.linalg import eigh
 
     d, side = len(matrix), min(len(matrix), PILOT)
