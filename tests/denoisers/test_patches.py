@@ -9,6 +9,9 @@ import torch
 import scorelens
 from scorelens.denoisers import els as els_module
 from scorelens.denoisers.patch_sizes import PRESETS, patch_sizes
+from scorelens.posterior import Posterior, WholeOutput, WholeTranslation, logit_scale, plan_for, posterior_mean
+from scorelens.posterior.plans import correlations
+from scorelens.posterior.sources import Translations
 from tests.ground_truth import brute_force
 from tests.ground_truth.cases import image_set, pairwise
 
@@ -98,6 +101,29 @@ def test_the_whole_image_as_a_patch_of_all_translations_is_optimal_over_the_tran
     expected = brute_force.optimal(z.flatten(1).numpy(), brute_force.translations(x, images.shape), 0.5)
     model = scorelens.build_denoiser("els", images, patch_size=9)
     np.testing.assert_allclose(model(z, 0.5).flatten(1).numpy(), expected, rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("dtype, tolerance", [(torch.float32, 1e-6), (torch.float64, 1e-9)])
+@pytest.mark.parametrize("block", [1, 100, correlations.BLOCK])  # one image at a time, a few, all
+def test_whole_images_are_compared_by_transforms_at_every_noise_level(dtype, tolerance, block, monkeypatch):
+    monkeypatch.setattr(correlations, "BLOCK", block)
+    images = image_set("smooth", 9, (3, 4, 5))
+    translated = brute_force.translations(brute_force.floats(images.pixels), images.shape)
+    model = scorelens.build_denoiser("els", images, patch_size=9)
+    for sigma in (60.8, *SIGMAS):
+        z = noisy(images, sigma, 3).to(dtype)
+        expected = brute_force.optimal(z.double().flatten(1).numpy(), translated, sigma)
+        np.testing.assert_allclose(model(z, sigma).flatten(1).numpy(), expected, rtol=0, atol=tolerance)
+
+
+@pytest.mark.parametrize("sigma, plan", [(60.8, "correlations"), (0.01, "correlations"), (1e-5, "full image")])
+def test_transforms_are_left_where_they_lose_digits(sigma, plan):
+    images = image_set("smooth", 9, (3, 4, 5))
+    z, x = noisy(images, sigma, 3).float(), brute_force.floats(images.pixels)
+    posterior = Posterior(WholeTranslation(images.shape), WholeOutput(), Translations(images))
+    assert plan_for(posterior, z.flatten(1), logit_scale(sigma, 1.0)).name == plan
+    expected = brute_force.optimal(z.double().flatten(1).numpy(), brute_force.translations(x, images.shape), sigma)
+    np.testing.assert_allclose(posterior_mean(posterior, z, sigma).flatten(1).numpy(), expected, rtol=0, atol=1e-6)
 
 
 def test_els_of_one_image_in_all_its_translations():

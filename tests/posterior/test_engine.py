@@ -3,9 +3,10 @@ import torch
 
 import scorelens
 from scorelens import progress
-from scorelens.posterior import Masks, OwnOutput, Posterior, WholeImage, WholeOutput, posterior_mean
+from scorelens.posterior import Masks, OwnOutput, Posterior, WholeImage, WholeOutput, engine, posterior_mean
 from scorelens.posterior.costs import choose_plan
 from scorelens.posterior.engine import Run
+from scorelens.posterior.threads import map_threads
 from tests.ground_truth.cases import image_set
 
 
@@ -68,3 +69,32 @@ def test_progress_moves_within_a_step(monkeypatch):
     assert seen == sorted(seen)
     assert len(seen) > 3
     assert seen[-1] == 1
+
+
+@pytest.mark.parametrize("name", ["locality", "ls"])
+@pytest.mark.parametrize("sigma", [2.0, 0.05])
+def test_threads_that_take_spans_of_images_change_nothing(name, sigma, monkeypatch):
+    images = image_set("smooth", 50, (3, 6, 5))
+    model = scorelens.build_denoiser(name, images)
+    z = (images[:3] + sigma * scorelens.seeded_noise(images.shape, range(3))).double()
+    whole = model(z, sigma)
+    monkeypatch.setattr(engine, "SPAN", 8)
+    before = torch.get_num_threads()
+    (gradient,) = torch.autograd.grad(model(z.requires_grad_(), sigma).sum(), z)
+    results = []
+    for threads in (1, 3):
+        torch.set_num_threads(threads)
+        results.append(model(z.detach(), sigma))
+        assert torch.get_num_threads() == threads
+    torch.set_num_threads(before)
+    assert torch.equal(*results)
+    torch.testing.assert_close(results[0], whole, rtol=0, atol=1e-12)
+    assert gradient.isfinite().all()
+
+
+def test_an_error_in_a_thread_is_raised_and_leaves_the_number_of_threads():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError):
+        list(map_threads(lambda item: 1 // item, [2, 1, 0]))
+    assert torch.get_num_threads() == before
+    assert list(map_threads(lambda item: torch.is_grad_enabled(), [0, 1])) == [False, False]

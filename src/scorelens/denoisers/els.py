@@ -21,9 +21,9 @@ from scorelens.posterior import (
     AllChannels,
     Posterior,
     Term,
-    WholeImage,
     WholeOutput,
     WholePatch,
+    WholeTranslation,
     Windows,
     Writers,
     posterior_mean,
@@ -92,7 +92,7 @@ class ELS:
         if not (isinstance(bank, Patches) and bank.wrap and bank.indices is None):
             return None
         if size is None:
-            return Posterior(WholeImage(), WholeOutput(), Translations(self.images))
+            return Posterior(WholeTranslation(self.images.shape), WholeOutput(), Translations(self.images))
         compiled = available(z) and not (torch.is_grad_enabled() and z.requires_grad)
         if (compiled or bank.dim >= BOXES_FROM) and size <= min(h, w):
             return Posterior(Windows(self.images.shape, size, "wrap"), AllChannels(c), Translations(self.images))

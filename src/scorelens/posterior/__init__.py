@@ -2,7 +2,7 @@
 
 from scorelens.posterior.costs import Candidate
 from scorelens.posterior.engine import MEMORY, Posterior, logit_scale, plan_for, posterior_mean
-from scorelens.posterior.queries import Affine, Masks, Queries, WholeImage, WholePatch, Windows
+from scorelens.posterior.queries import Affine, Masks, Queries, WholeImage, WholePatch, WholeTranslation, Windows
 from scorelens.posterior.responses import (
     AllChannels,
     MaskMeans,
@@ -16,5 +16,6 @@ from scorelens.posterior.sources import Source
 from scorelens.posterior.weights import Term, TopWeights, image_weights, top_weights
 
 __all__ = ["MEMORY", "Affine", "AllChannels", "Candidate", "MaskMeans", "Masks", "OwnOutput", "Posterior", "Queries",
-           "Responses", "Source", "Term", "TopWeights", "WholeImage", "WholeOutput", "WholePatch", "WindowMeans",
-           "Windows", "Writers", "image_weights", "logit_scale", "plan_for", "posterior_mean", "top_weights"]
+           "Responses", "Source", "Term", "TopWeights", "WholeImage", "WholeOutput", "WholePatch",
+           "WholeTranslation", "WindowMeans", "Windows", "Writers", "image_weights", "logit_scale", "plan_for",
+           "posterior_mean", "top_weights"]

@@ -20,16 +20,18 @@ from scorelens import distributed, progress
 from scorelens.data.images import to_floats
 from scorelens.distributed import World
 from scorelens.posterior.costs import Candidate, choose_plan
-from scorelens.posterior.plans.base import Fused, Plan, Streaming
+from scorelens.posterior.plans.base import Buffers, Fused, Plan, Streaming
 from scorelens.posterior.queries import Queries, WholeImage
 from scorelens.posterior.responses import Chunk, OwnOutput, Responses, WholeOutput, collect
 from scorelens.posterior.softmax import State, chunk_state, merge, merge_processes, relative_weights_, with_near
 from scorelens.posterior.sources import Projected, Shard, Source, shard_of
+from scorelens.posterior.threads import map_threads
 from scorelens.timings import phase, record_plan
 from scorelens.types import Flat, ScorelensError
 from scorelens.validation import at_least_float32
 
 MEMORY = 128 * 2**20  # bytes of workspace; larger chunks are no faster
+SPAN, SPANS = 2048, 64  # images that a thread takes at a time, at least; how many such spans there are, at most
 COPIES = 3  # of a chunk of projected rows: as it is read, as it is projected, and the engine's own
 NEGLIGIBLE = 17.0  # N weights below exp(-17) / N of the largest do not change a float32 sum
 
@@ -133,6 +135,30 @@ class Run:
         return State(state.best, state.total.to(z.dtype), state.weighted.to(z.dtype))
 
     def _chunked(self, z: Flat, images: range) -> State:
+        """The state by a plan of torch. Where it takes noisy images one by one, in many small steps, a thread of a CPU
+        takes a whole span of images: threads that share every step would wait for each other thousands of times."""
+        spans = self._spans(images) if self.plan.together == 1 and z.device.type == "cpu" else [images]
+        if len(spans) == 1:
+            return self._of_chunks(z, images)
+        state = None
+        with phase("distances, softmax and response"):
+            for span, found in zip(spans, map_threads(lambda span: self._alone()._of_chunks(z, span), spans),
+                                   strict=True):
+                state = merge(state, found, self.scale)
+                progress.fraction(span.stop / self.groups()[-1].stop)
+        assert state is not None
+        return state
+
+    def _spans(self, images: range) -> list[range]:
+        """Images that a thread takes at a time; not dependent on the number of threads."""
+        size = max(SPAN, -(-len(images) // SPANS))
+        return [images[start:start + size] for start in range(0, len(images), size)]
+
+    def _alone(self) -> Run:
+        """The same run with a workspace of its own."""
+        return replace(self, plan=replace(self.plan, buffers=Buffers()))
+
+    def _of_chunks(self, z: Flat, images: range) -> State:
         parts = self.parts(z)
         states: list[State | None] = [None] * len(parts)
         for x in self.chunks(z, images):

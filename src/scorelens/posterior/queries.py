@@ -19,6 +19,7 @@ from scorelens.posterior.costs import Candidate, Cost
 from scorelens.posterior.plans.affine import AffineRows
 from scorelens.posterior.plans.base import cached_chunk
 from scorelens.posterior.plans.box_sums import BoxSums
+from scorelens.posterior.plans.correlations import Correlations, correlations_are_exact
 from scorelens.posterior.plans.dense import DenseMasks
 from scorelens.posterior.plans.differences import CHAIN_ERROR, MaskDifferences, chain_is_exact, mask_changes
 from scorelens.posterior.plans.full_image import FullImage
@@ -49,6 +50,22 @@ class WholeImage:
 
     def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
         return [Candidate(FullImage.name, lambda: _cost(z, products=2 * z.shape[1]), lambda: FullImage(self.compared))]
+
+
+@dataclass(frozen=True, eq=False)
+class WholeTranslation:
+    """One query, which compares all input pixels with all circular translations of the images."""
+
+    shape: Shape
+
+    def plans(self, z: Flat, scale: float) -> Sequence[Candidate]:
+        c, h, w = self.shape
+        one_by_one = WholeImage().plans(z, scale)
+        if not correlations_are_exact(z, scale):
+            return one_by_one
+        cost = Cost(z.device, z.dtype, values=2 * c + 10 * math.log2(h * w + 1), reads=c)  # of one translation
+        return [Candidate(Correlations.name, lambda: cost, lambda: Correlations(shape=self.shape), preferred=True),
+                *one_by_one]
 
 
 @dataclass(frozen=True, eq=False)
