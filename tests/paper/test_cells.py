@@ -90,7 +90,7 @@ def test_networks_of_ones_own_folder_come_first(tmp_path):
     found = measure_cell(cell, Resources(RESOURCES.device, networks=tmp_path)).context
     assert found["network"]["prediction_type"] == "sample" and found["network"]["weights"] == scorelens.load_network(
         "digits-unet-x0").describe()["weights"]
-    assert measure_cell(cell, RESOURCES).context["network"]["prediction_type"] == "epsilon"
+    assert measure_cell(cell, RESOURCES).context["network"]["prediction_type"] == "v_prediction"
 
 
 def test_times_are_those_of_the_sampling_and_of_the_cell(monkeypatch, tmp_path):
