@@ -22,6 +22,7 @@ from scorelens.data import load_images
 from scorelens.data.images import ImageSet
 from scorelens.networks.architectures import preset
 from scorelens.networks.load import load_network
+from scorelens.networks.training import native_precision
 from scorelens.networks.training_loop import Recipe, initial_state, training_steps
 from scorelens.noise import beta_schedule
 from scorelens.results import Row, append_row, environment
@@ -63,7 +64,7 @@ def train(variant: Variant, images: ImageSet) -> tuple[Recipe, torch.nn.Module, 
     """As many steps as fit into the processor time; the pace is taken from a trial that is discarded."""
     sizes = replace(preset("small", images.shape), **variant.sizes)
     recipe = replace(Recipe("unet", sizes, sizes.prediction, 32, sizes.learning_rate, sizes.dropout, sizes.ema, 0,
-                            "bfloat16", sizes.weighting), **variant.changes)
+                            native_precision("auto", torch.device("cpu")), sizes.weighting), **variant.changes)
     trial = training_steps(images, recipe, initial_state(images, recipe), PACED + 2)
     next(trial), next(trial)
     clock = time.process_time()

@@ -123,7 +123,7 @@ def train(images: ImageSet, folder: str | Path, *, network: Literal["unet", "une
     device, sizes = torch.device(device), preset_for(preset, images.shape)
     target: Prediction = prediction or sizes.prediction
     recipe = Recipe(network, sizes, target, batch, _or(learning_rate, sizes.learning_rate),
-                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, _precision(precision, device),
+                    _or(dropout, sizes.dropout), _or(ema, sizes.ema), seed, native_precision(precision, device),
                     _or(weighting, sizes.weighting if target == "v" else 0.0), label_dropout if conditional else None)
     length, folder = _length(epochs, minutes, sizes.epochs), Path(folder).expanduser()
     settings = {key: value for key, value in asdict(recipe).items() if value is not None}
@@ -251,7 +251,7 @@ def _length(epochs: float | None, minutes: float | None, default: float) -> dict
     return {"epochs": None if minutes is not None else _or(epochs, default), "minutes": minutes}
 
 
-def _precision(name: str, device: torch.device) -> Literal["float32", "bfloat16"]:
+def native_precision(name: str, device: torch.device) -> Literal["float32", "bfloat16"]:
     """For auto, bfloat16 where it is native: recent GPUs, and CPUs with AVX-512 BF16 or AMX."""
     if name == "auto":
         native = torch.cuda.is_bf16_supported(including_emulation=False) if device.type == "cuda" else \
