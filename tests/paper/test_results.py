@@ -20,6 +20,7 @@ from scorelens.paper.results import (
     rank_correlation,
     shares,
 )
+from scorelens.report.paper_tables import VIEWS
 from scorelens.results import Row
 
 
@@ -127,3 +128,17 @@ def test_the_best_from_data_has_the_least_held_out_error():
             levels("multiscale", [1.0, 3.0], [0, 0]), levels("kernel-locality", [3.0, 3.0], [1, 1], threshold="auto")]
     assert best_from_data(rows) == "multiscale" and best_from_data(rows[:1]) is None
     assert family(rows[1]) == "locality, automatic threshold"
+
+
+def test_the_ablation_of_thresholds_names_the_chosen_ones():
+    """They are beside the fixed ones in the table, and do not count as the best of them."""
+    values = {cell.method.options[0][1]: cell for cell in cells_of("threshold", datasets=["digits"])}
+    rows = []
+    for tau, r2 in ((0.005, 0.2), (0.02, 0.6), ("auto", 0.7)):
+        one = row("locality", [r2, r2], threshold=tau)
+        rows.append(dataclasses.replace(one, name=values[tau].key, settings={**one.settings, "dataset": "digits"}))
+    table, told = VIEWS["threshold"](Results(rows), "threshold")
+    cells = {line[0]: line[1] for line in table.rows}
+    assert cells["auto"].text == "0.700" and cells["auto"].strong and not cells["0.02"].strong
+    assert told.paragraphs[0] == "digits: best at τ = 0.02, r2 0.600."
+    assert "r2 0.700, +0.100 (+0.100 to +0.100) from the best fixed one" in told.paragraphs[1]

@@ -19,7 +19,7 @@ from scorelens.paper.results import claim as find_claim
 from scorelens.report.fields import Strip, field_figure, gain_figure
 from scorelens.report.figures import INK, Row, labelled_rows, quiet
 from scorelens.report.html import Figure
-from scorelens.report.paper_tables import label
+from scorelens.report.paper_tables import AUTO, label
 from scorelens.report.report_card import error_figure
 from scorelens.results import Row as Measured
 
@@ -97,13 +97,17 @@ def error_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
 
 
 def ablation_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]:
-    """r2 by the value of an option, one curve per denoiser; rows without the option are at the left end."""
+    """r2 by the value of an option, one curve per denoiser; rows without the option are at the left end, and where the
+    value is chosen from the data, r2 is a horizontal line."""
     option, xlabel, paper, caption = ABLATIONS[preset]
 
     def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
-        smallest = min(row.options.get(option) or 1.0 for row in rows)
-        for k, denoiser in enumerate(dict.fromkeys(row.denoiser for row in rows)):
-            curve = [row for row in rows if row.denoiser == denoiser]
+        fixed = [row for row in rows if row.options.get(option) != AUTO]
+        smallest = min((row.options.get(option) or 1.0 for row in fixed), default=1.0)
+        for chosen in (row for row in rows if row not in fixed):
+            _level(axes, chosen.r2, "chosen from the data")
+        for k, denoiser in enumerate(dict.fromkeys(row.denoiser for row in fixed)):
+            curve = [row for row in fixed if row.denoiser == denoiser]
             _band(axes, [row.options.get(option) or smallest / 3 for row in curve], [row.r2 for row in curve], f"C{k}",
                   label(denoiser))
         if dataset in paper:
@@ -117,8 +121,7 @@ def batch_curves(results: Results, preset: str, to: Drawing) -> Iterator[Figure]
     """r2 by the number of images per softmax; the exact softmax is a horizontal line."""
     def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
         for exact in (row for row in rows if row.options.get("softmax_batch") is None):
-            axes.axhspan(exact.r2["low"], exact.r2["high"], color=INK, alpha=0.1, lw=0)
-            axes.axhline(exact.r2["mean"], color=INK, lw=1.2, label="exact")
+            _level(axes, exact.r2, "exact")
         points = sorted((row.options["softmax_batch"], row.r2) for row in rows if row.options.get("softmax_batch"))
         if points:  # without one, a logarithmic axis has nothing to show
             _band(axes, [x for x, _ in points], [r2 for _, r2 in points], "C1", "batch-mean")
@@ -280,6 +283,11 @@ def _band(axes: Any, x: Sequence[float], values: Sequence[Mapping[str, float]], 
     axes.plot(x, [value["mean"] for value in values], "-o", ms=3, lw=1.5, color=colour, label=name)
     axes.fill_between(x, [value["low"] for value in values], [value["high"] for value in values], color=colour,
                       alpha=0.15, lw=0)
+
+
+def _level(axes: Any, value: Mapping[str, float], name: str) -> None:
+    axes.axhspan(value["low"], value["high"], color=INK, alpha=0.1, lw=0)
+    axes.axhline(value["mean"], color=INK, lw=1.2, label=name)
 
 
 def _floats(pixels: np.ndarray) -> Tensor:
