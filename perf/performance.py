@@ -224,6 +224,17 @@ def attribution(top: int = 10) -> dict[str, Any]:
     return {"images": len(images), "top": top, "batch": 8, "steps": steps, "ratio": ratio}
 
 
+def choice() -> dict[str, Any]:
+    """Choosing the thresholds of CIFAR-10 at all ten noise levels: what `threshold="auto"` costs once. The
+    statistics of all images are fitted already; those of the images that are not held out are not."""
+    images = load("cifar10")
+    with tempfile.TemporaryDirectory() as cache, mock.patch.dict(os.environ, SCORELENS_CACHE=cache):
+        model = scorelens.build_denoiser("locality", images, threshold="auto")
+        seconds, chosen = timed(lambda: model.chosen(scorelens.ddim_sigmas(10).tolist()))
+    return {"images": len(images), "seconds": seconds, "candidates": len(chosen[0]["errors"]["threshold"]),
+            "thresholds": [level["threshold"] for level in chosen]}
+
+
 def processes() -> dict[str, Any]:
     """A step of batch 8 by one, two and three processes of one thread each, on this machine."""
     points: list[dict[str, Any]] = []
@@ -287,6 +298,7 @@ CELLS: dict[str, Callable[[], dict[str, Any]]] = {
     **{f"large {count}": partial(large, count) for count in (100_000, 30_000, 10_000)},
     **{f"memory {name}": partial(memory, name) for name in ("mnist", "cifar10", "celeba")},
     "attribution": attribution,
+    "choice": choice,
     "processes": processes,
     "training": training,
 }

@@ -43,7 +43,7 @@ def performance_regions(rows: Rows) -> dict[str, str]:
     """The content of each region of the page; cells that nobody has measured yet say so."""
     plans, memory, large = (_kind(rows, kind) for kind in ("plans", "memory", "large"))
     large.sort(key=lambda row: row["images"])
-    one = {"patches": _patches, "sharing": _sharing, "slider": _slider, "processes": _processes}
+    one = {"patches": _patches, "sharing": _sharing, "slider": _slider, "processes": _processes, "choice": _choice}
     found = {cell: write(rows[cell]) if cell in rows else NOT_YET for cell, write in one.items()}
     levels = (f"### {row['name']} by noise level\n\n{table(row['steps'], STEPS)}" for row in plans)
     return {**found, "scaling": FIGURE if "scaling" in rows else NOT_YET,
@@ -70,6 +70,13 @@ def _slider(row: dict[str, Any]) -> str:
     return paragraph(f"""
         On MNIST with all {row['images']:,} images, at sigma {row['sigma']:.3g}, the slowest of {len(row['seconds'])}
         redraws took {row['slowest']:.2f} s.""")
+
+
+def _choice(row: dict[str, Any]) -> str:
+    return paragraph(f"""
+        On CIFAR-10 ({row['images']:,} images), choosing among {row['candidates']} thresholds at all ten noise levels
+        took {row['seconds'] / 60:.1f} minutes: {', '.join(f'{tau:g}' for tau in row['thresholds'])}, from high noise to
+        low.""")
 
 
 def _large(row: dict[str, Any], first: dict[str, Any]) -> dict[str, Any]:
