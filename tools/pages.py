@@ -15,13 +15,15 @@ from perf.rows import DOCS, ROOT, results, rows_of
 from scorelens.files import write_json
 from scorelens.networks.zoo_source import PACKAGED
 from tools.attribution_page import attribution_regions
+from tools.ceiling import ceiling_region
 from tools.fields_page import fields_regions
+from tools.findings import findings
 from tools.latent_fields import latent_table
 from tools.methods_page import SCORES, methods_regions
 from tools.performance_page import performance_regions, scaling_figure
 from tools.regions import with_regions
 from tools.reliability_page import reliability_regions
-from tools.results_page import from_data_table, results_regions, summary_table
+from tools.results_page import current, from_data_table, results_regions, summary_table
 from tools.tables import MISSING, Columns, table
 from tools.zoo import zoo_index
 
@@ -96,7 +98,9 @@ def regions() -> dict[str, dict[str, str]]:
                 rows_of("attribution"), {row["cell"]: row for row in rows_of("performance")}.get("attribution")),
             "docs/your_own_model.md": {"latents": latent_table()},
             "docs/gallery.md": {"headline": table((r for r in results("headline") if "r2" in r.metrics), HEADLINE)},
-            "docs/results.md": {"summary": summary_table(results()), "demo": demo, **results_regions(results())}}
+            "docs/results.md": {"findings": findings(current(results()), zoo_cards()),
+                                "summary": summary_table(results()), "ceiling": ceiling_region(rows_of("ceiling")),
+                                "demo": demo, **results_regions(results())}}
 
 
 if __name__ == "__main__":

@@ -1,20 +1,18 @@
 """docs/results.md and the README's table of datasets, from the committed rows of the benchmark.
 
-    python -m tools.results_page RUN       copies rows and figures from the folder of a run
+    python -m tools.results_page RUN       adds the rows and figures of a run
 
 Figures of samples are kept only for data that come with the package; for photographs there are only curves and numbers.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 from perf.rows import DOCS, RESULTS, results
 
-from scorelens.networks.folders import CARD
-from scorelens.networks.zoo import zoo_folder
+from scorelens.networks.load import load_network
 from scorelens.paper.presets import ANOTHER_SEED, PRESETS, cells_of
 from scorelens.paper.results import AUTOMATIC, Results, best_from_data, family, shares
 from scorelens.paper.runner import ROWS
@@ -57,12 +55,16 @@ def results_regions(rows: list[Row]) -> dict[str, str]:
 
 
 def outdated(rows: list[Row]) -> list[str]:
-    """The datasets whose rows were measured on another network than the zoo holds now."""
-    folders = {row.settings["reference"]: zoo_folder(row.settings["reference"]) for row in rows}
-    predictions = {name: json.loads((folder / CARD).read_text())["prediction"]
-                   for name, folder in folders.items() if folder}
-    return list(dict.fromkeys(row.settings["dataset"] for row in rows if row.settings["reference"] in predictions
-                              and row.network["parametrization"] != predictions[row.settings["reference"]]))
+    """The datasets of rows that were measured on another network than the zoo holds now."""
+    present = {name: load_network(name).describe()["weights"] for name in {row.settings["reference"] for row in rows}}
+    return list(dict.fromkeys(row.settings["dataset"] for row in rows
+                              if row.network["weights"] != present[row.settings["reference"]]))
+
+
+def current(rows: list[Row]) -> list[Row]:
+    """The rows of datasets that were measured on the networks that the zoo holds now."""
+    old = outdated(rows)
+    return [row for row in rows if row.settings["dataset"] not in old]
 
 
 def figures_of(preset: str) -> list[Path]:
@@ -101,15 +103,22 @@ def summary_table(rows: list[Row]) -> str:
         [name, *(scores.get((name, method), MISSING) for method in SUMMARY_METHODS)] for name in datasets]) + "\n"
 
 
+def merged(old: list[Row], new: list[Row]) -> list[Row]:
+    """The new rows, and the old ones of other cells. Where a network has new rows, old rows of other weights under its
+    name go, as they cannot be compared with the new ones. So do rows that no preset uses any more."""
+    wanted = dict.fromkeys(cell.key for preset in PRESETS for cell in cells_of(preset))
+    weights = {row.settings["reference"]: row.network["weights"] for row in new if not row.failed}
+    kept = [row for row in old if weights.get(row.settings["reference"]) in (None, row.network["weights"])]
+    by_name = {row.name: row for row in [*kept, *new] if row.name in wanted and not row.failed}
+    return [by_name[name] for name in wanted if name in by_name]
+
+
 def commit(run: Path) -> None:
-    """Copy rows and figures of a run, except rows that no preset uses any more."""
-    wanted = {cell.key for preset in PRESETS for cell in cells_of(preset)}
-    write_rows(RESULTS / "bench.jsonl", [row for row in read_rows(run / ROWS) if row.name in wanted])
+    """Add rows and figures of a run to the committed ones. A figure stays if the run lacks the images that it shows."""
+    write_rows(RESULTS / "bench.jsonl", merged(results(), read_rows(run / ROWS)))
     measured = Results(results())
     FIGURE_FOLDER.mkdir(parents=True, exist_ok=True)
     for name, draw in FIGURES.items():
-        for old in figures_of(name):
-            old.unlink()
         for figure in draw(measured, name, Drawing(run, run / "figures")):
             if _may_be_shown(figure):
                 (FIGURE_FOLDER / f"{name}.{figure.path.name}").write_bytes(figure.path.read_bytes())
