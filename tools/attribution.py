@@ -1,7 +1,8 @@
 """Attribution measured on networks: what happens to a network's predictions when it is trained on other images?
 
     nice -n 19 python -m tools.attribution train RUNS [digits|fashion-mnist]     networks on random halves
-    nice -n 19 python -m tools.attribution score RUNS [digits|fashion-mnist]     their LDS
+    nice -n 19 python -m tools.attribution score RUNS [digits|fashion-mnist]     LDS from influences
+    nice -n 19 python -m tools.attribution rerun RUNS [digits|fashion-mnist]     LDS from formulas run on the halves
     nice -n 19 python -m tools.attribution remove RUNS [digits|fashion-mnist]    networks without the top images
 
 Each network is trained on a random half of the images; a second seed on the same halves gives the upper bound. The
@@ -20,7 +21,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from tools.attribution_networks import GROUP, STUDIES, Member, Study, halves, lo
 
 TESTED = 32  # images of each kind
 FORMULAS: dict[str, dict[str, Any]] = {"optimal": {}, "locality": {"threshold": 0.05}, "multiscale": {}}
-RESAMPLES = 2000
+RESAMPLES = 1000
 RESULTS = Path(__file__).resolve().parents[1] / "perf" / "results" / "attribution.jsonl"
 KEY = ("what", "study", "images", "method")  # of a row
 REMOVED, QUESTIONED = 0.05, 8  # share of the images that is removed, and generated images for which it is
@@ -60,10 +61,10 @@ def tested(study: Study) -> dict[str, Tensor]:
     return {"held-out": study.heldout[:TESTED], "generated": generated}
 
 
-def score(runs: Path, study: Study) -> None:
-    """LDS of every method on the halves of which two networks exist."""
+def score(runs: Path, study: Study, rerun: bool = False) -> None:
+    """LDS of the methods on the halves of which two networks exist."""
     chosen, networks = on_halves(runs, study)
-    ridge, ridges = chosen_ridge(runs, study)
+    ridge, ridges = (0.0, {}) if rerun else chosen_ridge(runs, study)
     for kind, x0 in tested(study).items():
         common = {"study": study.data, "images": kind, "tested": len(x0), "training_images": len(study.images),
                   "steps": study.steps, "width": study.width, "subsets": len(chosen)}
@@ -71,7 +72,8 @@ def score(runs: Path, study: Study) -> None:
         both = (first + second) / 2  # two seeds have less noise than one
         record({"what": "loss", "losses": interval(both.mean(dim=0)), **common})
         record({"what": "lds", "method": "one seed, of another", "lds": lds(first, second), **common})
-        for method, predicted in predictions(runs, study, x0, chosen, ridge):
+        for method, predicted in rerun_predictions(study, x0, chosen) if rerun else \
+                predictions(runs, study, x0, chosen, ridge):
             more = {"ridge": ridge, "held_out_lds_of_ridges": ridges} if method.startswith("TRAK") else {}
             record({"what": "lds", "method": method, "lds": lds(predicted, both), **common, **more})
 
@@ -89,6 +91,10 @@ def predictions(runs: Path, study: Study, x0: Tensor, halves: list[np.ndarray],
         yield method, summed(study, halves, scores)
     nearest = torch.cdist(x0.flatten(1).double(), study.images[:].flatten(1).double())
     yield "pixel similarity, nearest image", torch.stack([nearest[:, half].amin(dim=1) for half in halves])
+
+
+def rerun_predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> Iterator[tuple[str, Tensor]]:
+    """The loss [halves, images] of each formula, averaging the images of the half only."""
     every = np.arange(len(study.images))
     for name, options in FORMULAS.items():
         model = build_denoiser(name, study.images, **options)
@@ -214,4 +220,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     command, folder, *names = sys.argv[1:]
     for each in names or STUDIES:
-        {"train": train, "score": score, "remove": remove}[command](Path(folder), STUDIES[each])
+        {"train": train, "score": score, "rerun": partial(score, rerun=True), "remove": remove}[command](
+            Path(folder), STUDIES[each])
