@@ -1,6 +1,6 @@
 """The generated regions of docs/attribution.md: LDS, and what removing images does to networks.
 
-    python -m tools.attribution_page            draws docs/figures/attribution.png
+    python -m tools.attribution_page            draws docs/figures/attribution-*.png
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | 
     lds = sorted((row for row in last.values() if row["what"] == "lds"),
                  key=lambda row: (row["study"], row["images"], -row["lds"]["mean"]))
     removal = [row for row in last.values() if row["what"] == "removal"]
-    return {"mosaic": "![mosaic of training images](figures/attribution.png)\n",
+    return {"mosaic": "\n".join(f"![mosaic of training images: {name}](figures/attribution-{name}.png)\n"
+                                for name in ("fashion-mnist", "digits")),
             "speed": _speed(speed) if speed else NONE,
             "lds": table(lds, LDS) + "\n" + _setting(lds[0]) if lds else NONE,
             "removal": table(removal, REMOVAL) if removal else NONE}
@@ -46,12 +47,13 @@ def _setting(row: dict[str, Any]) -> str:
 
 
 def draw() -> None:
-    """The mosaic of a digit, near the end of its trajectory."""
-    images = scorelens.load_images("digits")
-    model = scorelens.build_denoiser("locality", images)
-    samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [1]), scorelens.ddim_sigmas(10))
-    step = samples.steps[-2]
-    scorelens.attribute(model, step.z, step.sigma).figure().savefig(DOCS / "figures" / "attribution.png", dpi=110)
+    """Mosaics of a t-shirt and of a digit, near the end of their trajectories."""
+    for name, limit, seed in (("fashion-mnist", 3000, 2), ("digits", None, 1)):
+        images = scorelens.load_images(name, limit=limit)
+        model = scorelens.build_denoiser("locality", images)
+        samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [seed]), scorelens.ddim_sigmas(10))
+        who = scorelens.attribute_samples(model, samples, outputs=True)
+        who.mosaic().savefig(DOCS / "figures" / f"attribution-{name}.png", dpi=110)
 
 
 if __name__ == "__main__":
