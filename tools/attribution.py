@@ -2,6 +2,7 @@
 
     nice -n 19 python -m tools.attribution train RUNS [digits|fashion-mnist]     networks on random halves
     nice -n 19 python -m tools.attribution score RUNS [digits|fashion-mnist]     LDS from influences
+    nice -n 19 python -m tools.attribution trak RUNS [digits|fashion-mnist]      LDS from gradients
     nice -n 19 python -m tools.attribution rerun RUNS [digits|fashion-mnist]     LDS from formulas run on the halves
     nice -n 19 python -m tools.attribution remove RUNS [digits|fashion-mnist]    networks without the top images
 
@@ -20,8 +21,8 @@ import hashlib
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from functools import cache, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ RESAMPLES = 1000
 RESULTS = Path(__file__).resolve().parents[1] / "perf" / "results" / "attribution.jsonl"
 KEY = ("what", "study", "images", "method")  # of a row
 REMOVED, QUESTIONED = 0.05, 8  # share of the images that is removed, and generated images for which it is
+TRAK = "TRAK (dattri), sum of influences"
 RANDOM = 2  # random removals for each of them
 
 
@@ -61,21 +63,46 @@ def tested(study: Study) -> dict[str, Tensor]:
     return {"held-out": study.heldout[:TESTED], "generated": generated}
 
 
-def score(runs: Path, study: Study, rerun: bool = False) -> None:
-    """LDS of the methods on the halves of which two networks exist."""
+def score(runs: Path, study: Study) -> None:
+    """LDS from the influences of each method, and of one seed from the other."""
     chosen, networks = on_halves(runs, study)
-    ridge, ridges = (0.0, {}) if rerun else chosen_ridge(runs, study)
     for kind, x0 in tested(study).items():
-        common = {"study": study.data, "images": kind, "tested": len(x0), "training_images": len(study.images),
-                  "steps": study.steps, "width": study.width, "subsets": len(chosen)}
         first, second = measured(networks, x0)
-        both = (first + second) / 2  # two seeds have less noise than one
-        record({"what": "loss", "losses": interval(both.mean(dim=0)), **common})
-        record({"what": "lds", "method": "one seed, of another", "lds": lds(first, second), **common})
-        for method, predicted in rerun_predictions(study, x0, chosen) if rerun else \
-                predictions(runs, study, x0, chosen, ridge):
-            more = {"ridge": ridge, "held_out_lds_of_ridges": ridges} if method.startswith("TRAK") else {}
-            record({"what": "lds", "method": method, "lds": lds(predicted, both), **common, **more})
+        record({"what": "loss", "losses": interval(((first + second) / 2).mean(dim=0)), **about(study, kind)})
+        record({"what": "lds", "method": "one seed, of another", "lds": lds(first, second), **about(study, kind)})
+    score_all(runs, study, lambda x0: predictions(study, x0, chosen))
+
+
+def trak(runs: Path, study: Study) -> None:
+    """LDS of TRAK with the ridge that does best on other images."""
+    chosen, _ = on_halves(runs, study)
+    ridge, ridges = chosen_ridge(runs, study)
+
+    def predict(x0: Tensor) -> Iterator[tuple[str, Tensor]]:
+        yield TRAK, summed(study, chosen, trak_scores(runs, study, x0)[ridge])
+
+    score_all(runs, study, predict, ridge=ridge, held_out_lds_of_ridges=ridges)
+
+
+def rerun(runs: Path, study: Study) -> None:
+    """LDS of each formula, averaging the images of the half only."""
+    chosen, _ = on_halves(runs, study)
+    score_all(runs, study, lambda x0: rerun_predictions(study, x0, chosen))
+
+
+def score_all(runs: Path, study: Study, predict: Callable[[Tensor], Iterator[tuple[str, Tensor]]], **more: Any) -> None:
+    """Record the LDS of predicted losses [halves, images], up to a monotone function."""
+    _, networks = on_halves(runs, study)
+    for kind, x0 in tested(study).items():
+        both = torch.stack(measured(networks, x0)).mean(dim=0)  # two seeds have less noise than one
+        for method, predicted in predict(x0):
+            record({"what": "lds", "method": method, "lds": lds(predicted, both), **about(study, kind), **more})
+
+
+def about(study: Study, kind: str) -> dict[str, Any]:
+    """The setting of a row."""
+    return {"study": study.data, "images": kind, "tested": TESTED, "training_images": len(study.images),
+            "steps": study.steps, "width": study.width, "subsets": study.subsets}
 
 
 def measured(networks: Sequence[tuple[Member, Member]], x0: Tensor) -> tuple[Tensor, Tensor]:
@@ -84,10 +111,9 @@ def measured(networks: Sequence[tuple[Member, Member]], x0: Tensor) -> tuple[Ten
     return first, second
 
 
-def predictions(runs: Path, study: Study, x0: Tensor, halves: list[np.ndarray],
-                ridge: float) -> Iterator[tuple[str, Tensor]]:
-    """The loss [halves, images] that each method predicts, up to a monotone function."""
-    for method, scores in influences(runs, study, x0, ridge).items():
+def predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> Iterator[tuple[str, Tensor]]:
+    """The losses that influences predict, and the distance to the nearest image."""
+    for method, scores in influences(study, x0):
         yield method, summed(study, halves, scores)
     nearest = torch.cdist(x0.flatten(1).double(), study.images[:].flatten(1).double())
     yield "pixel similarity, nearest image", torch.stack([nearest[:, half].amin(dim=1) for half in halves])
@@ -102,13 +128,12 @@ def rerun_predictions(study: Study, x0: Tensor, halves: list[np.ndarray]) -> Ite
             [losses(without(model, np.setdiff1d(every, half)), x0) for half in halves])
 
 
-def influences(runs: Path, study: Study, x0: Tensor, ridge: float) -> dict[str, Tensor]:
-    """The influence [images, N] of each training image on each image, by each method that has one."""
+def influences(study: Study, x0: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """The influence [images, N] of each training image on each image, without gradients."""
     similarity = [torch.nn.functional.normalize(each.flatten(1).double(), dim=1) for each in (x0, study.images[:])]
-    scores = {"pixel similarity, sum of cosines": similarity[0] @ similarity[1].T}
+    yield "pixel similarity, sum of cosines", similarity[0] @ similarity[1].T
     for name, options in FORMULAS.items():
-        scores[f"{name}, sum of weights"] = mean_weights(build_denoiser(name, study.images, **options), x0)
-    return {**scores, "TRAK (dattri), sum of influences": trak_scores(runs, study, x0)[ridge]}
+        yield f"{name}, sum of weights", mean_weights(build_denoiser(name, study.images, **options), x0)
 
 
 def mean_weights(model: Any, x0: Tensor) -> Tensor:
@@ -171,7 +196,8 @@ def remove(runs: Path, study: Study) -> None:
     does the prediction of the image change, relative to a network of all images?"""
     x0 = tested(study)["generated"][:QUESTIONED]
     every, count = np.arange(len(study.images)), round(REMOVED * len(study.images))
-    orders = {method: [scores] for method, scores in influences(runs, study, x0, chosen_ridge(runs, study)[0]).items()}
+    orders = {method: [scores] for method, scores in influences(study, x0)}
+    orders[TRAK] = [trak_scores(runs, study, x0)[chosen_ridge(runs, study)[0]]]
     orders["pixel similarity, nearest images"] = [-torch.cdist(x0.flatten(1), study.images[:].flatten(1))]
     orders["random images"] = [torch.rand(len(x0), len(every), generator=torch.Generator().manual_seed(seed))
                                for seed in range(RANDOM)]
@@ -220,5 +246,5 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     command, folder, *names = sys.argv[1:]
     for each in names or STUDIES:
-        {"train": train, "score": score, "rerun": partial(score, rerun=True), "remove": remove}[command](
+        {"train": train, "score": score, "trak": trak, "rerun": rerun, "remove": remove}[command](
             Path(folder), STUDIES[each])

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -160,25 +159,18 @@ def noise_levels(draws: Tensor) -> Tensor:
     return torch.exp(low + (high - low) * draws)
 
 
-def halves(runs: Path, study: Study, seed: int, group: int) -> tuple[list[int], list[Member]]:
+def halves(runs: Path, study: Study, seed: int, group: int) -> list[Member]:
     """The networks of one group of halves."""
-    chosen = list(range(group * GROUP, min((group + 1) * GROUP, study.subsets)))
-    path = group_path(runs, study, seed, group)
-    return chosen, trained(study, [study.half(k) for k in chosen], 1000 * seed + group, path)
-
-
-def group_path(runs: Path, study: Study, seed: int, group: int) -> Path:
-    return runs / study.data / f"halves-{group}-seed-{seed}.safetensors"
+    chosen = range(group * GROUP, min((group + 1) * GROUP, study.subsets))
+    path = runs / study.data / f"halves-{group}-seed-{seed}.safetensors"
+    return trained(study, [study.half(k) for k in chosen], 1000 * seed + group, path)
 
 
 def on_halves(runs: Path, study: Study) -> tuple[list[np.ndarray], list[tuple[Member, Member]]]:
-    """The halves on which two networks were trained, and these networks."""
-    networks: tuple[dict[int, Member], dict[int, Member]] = ({}, {})
-    for seed, group in product((0, 1), range(-(-study.subsets // GROUP))):
-        if group_path(runs, study, seed, group).exists():
-            networks[seed].update(zip(*halves(runs, study, seed, group), strict=True))
-    both = [k for k in networks[0] if k in networks[1]]
-    return [study.half(k) for k in both], [(networks[0][k], networks[1][k]) for k in both]
+    """The halves, and the two networks of each; trains those that are missing."""
+    groups = range(-(-study.subsets // GROUP))
+    first, second = ([each for group in groups for each in halves(runs, study, seed, group)] for seed in (0, 1))
+    return [study.half(k) for k in range(study.subsets)], list(zip(first, second, strict=True))
 
 
 def losses(denoiser: Callable[[Tensor, float], Tensor], x0: Tensor) -> Tensor:
