@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def projected_gradients(network: Member, batches: DataLoader[Any], seed: int) ->
 def _task(network: Member) -> Any:
     model = network.alone()
 
-    def loss(params: Mapping[str, Tensor], data: tuple[Tensor, ...]) -> Tensor:
+    def loss(params: dict[str, Tensor], data: tuple[Tensor, ...]) -> Tensor:
         z, sigma, weight, clean = data  # [draws, D], [draws], [draws], [D]
         x0_hat = torch.func.functional_call(model, params, (z[None], sigma[None]))[0]
         return ((x0_hat - clean).square().mean(dim=1) * weight).mean()
