@@ -178,6 +178,8 @@ def test_a_network_is_answered_for_by_the_formula_that_predicts_it_best():
     (lambda m, z: attribute(m, z, 1.0, top=0), "top"),
     (lambda m, z: attribute(m, z, -1.0), "sigma"),
     (lambda m, z: without(m, [60]), "between 0 and 59"),
+    (lambda m, z: without(m, [-1]), "between 0 and 59"),
+    (lambda m, z: attribute(m, z, 1.0, region=torch.zeros(8, 8)), "at least one pixel"),
     (lambda m, z: without(m, range(60)), "at least one must remain"),
     (lambda m, z: without(m, [0], "removed"), "statistics"),
     (lambda m, z: without(lambda z, sigma: z, [0]), "trained again"),
@@ -309,3 +311,34 @@ def test_the_most_suspicious_samples_are_attributed_near_the_end():
     who = suspicious_attribution(subject, plan, samples, [2, 0, 1])
     assert who.sigma == 0.35 and torch.equal(who.z, samples.steps[1].z[[2, 0]])
     assert suspicious_attribution(subject, Plan(4, 0, {"wiener": 4}, [], 0), samples, [2, 0]) is None
+
+
+def test_a_region_may_be_a_mask():
+    model, z, mask = build_denoiser("locality", digits()), noisy(), torch.zeros(8, 8, dtype=torch.bool)
+    mask[1:4, 2:6] = True
+    by_mask, by_corners = (attribute(model, z, 0.6, region=region, outputs=False).behind
+                           for region in (mask, (1, 2, 3, 4)))
+    torch.testing.assert_close(by_mask.weight, by_corners.weight)
+    assert torch.equal(by_mask.index, by_corners.index)
+
+
+def test_images_and_classes_are_those_of_the_callers_set():
+    """Also where the denoiser averages a class of it: indices, pictures and labels agree."""
+    images = digits()
+    who = attribute(build_denoiser("optimal", images, classes=[3, 7]), noisy(), 0.8, top=3)
+    found = who.behind.index.flatten().tolist()
+    assert torch.equal(who.pictures(found), images[found])
+    assert [who.label(index) for index in found] == [str(int(images.labels[index])) for index in found]
+    assert {who.label(index) for index in found} <= {"3", "7"}
+    assert [line.split("|")[5].strip() for line in who.table().splitlines()[2:]] == [who.label(k) for k in found]
+
+
+@pytest.mark.parametrize(("name", "options"), [("smoothed", {"draws": 3, "neighbours": 5}),
+                                               ("locality", {"softmax": "batch-mean", "softmax_batch": 7})])
+def test_removal_effects_of_mixtures_are_computed_again(name, options):
+    """Means over draws or batches do not renormalize."""
+    model, z = build_denoiser(name, digits(), **options), noisy(1)
+    effects = scorelens.removal_effects(model, z, 0.8, top=2)
+    for k in range(2):
+        direct = without(model, [int(effects.index[0, k])])(z, 0.8)[0]
+        torch.testing.assert_close(effects.without[0, k], direct, atol=1e-5, rtol=0)
