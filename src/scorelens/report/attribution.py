@@ -123,7 +123,8 @@ def main_images(who: Attribution, which: int, count: int = SHOWN) -> list[int]:
     total = np.bincount(number.ravel(), (weight * (index >= 0)).ravel())
     most = [int(number) for number in numbers[np.argsort(-total, kind="stable")[:CANDIDATES]] if number >= 0]
     each = np.stack([_weight_of(image, index, weight) / c for image in most])  # [n, hw]
-    largest, chosen = np.zeros(each.shape[1]), []
+    chosen: list[int] = []
+    largest = np.zeros(each.shape[1])
     for _ in range(min(count, len(most))):
         gain = np.maximum(each - largest, 0).sum(axis=1)
         gain[chosen] = -1
