@@ -1,6 +1,6 @@
 """The generated regions of docs/attribution.md: LDS, and what removing images does to networks.
 
-    python -m tools.attribution_page            draws docs/figures/attribution.png
+    python -m tools.attribution_page            draws docs/figures/attribution-*.png
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ LDS: Columns = {"data": "{r[study]}", "images": "{r[images]}", "prediction": "{r
                 "95 % interval": "{r[lds][low]:.3f} … {r[lds][high]:.3f}", "halves": "{r[subsets]}"}
 REMOVAL: Columns = {"data": "{r[study]}", "removed": "{r[method]}", "images removed": "{r[removed]}",
                     "rms change of the prediction": "{r[change][mean]:.4f}",
-                    "95 % interval": "{r[change][low]:.4f} … {r[change][high]:.4f}"}
+                    "beyond random images": "{r[beyond_random][mean]:+.4f}",
+                    "95 % interval": "{r[beyond_random][low]:+.4f} … {r[beyond_random][high]:+.4f}"}
 
 
 def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | None) -> dict[str, str]:
@@ -26,11 +27,13 @@ def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | 
     last = {(row["what"], row["study"], row.get("images"), row.get("method")): row for row in rows}
     lds = sorted((row for row in last.values() if row["what"] == "lds"),
                  key=lambda row: (row["study"], row["images"], -row["lds"]["mean"]))
-    removal = [row for row in last.values() if row["what"] == "removal"]
-    return {"mosaic": "![mosaic of training images](figures/attribution.png)\n",
+    removal = sorted((row for row in last.values() if row["what"] == "removal"),
+                     key=lambda row: (row["study"], -row["change"]["mean"]))
+    return {"mosaic": "\n".join(f"![mosaic of training images: {name}](figures/attribution-{name}.png)\n"
+                                for name in ("fashion-mnist", "digits")),
             "speed": _speed(speed) if speed else NONE,
-            "lds": table(lds, LDS) + "\n" + _setting(lds[0]) if lds else NONE,
-            "removal": table(removal, REMOVAL) if removal else NONE}
+            "lds": table(lds, LDS) + "\n" + _settings(lds) if lds else NONE,
+            "removal": table(removal, REMOVAL) + "\n" + _removed(removal[0]) if removal else NONE}
 
 
 def _speed(row: dict[str, Any]) -> str:
@@ -39,19 +42,27 @@ def _speed(row: dict[str, Any]) -> str:
                      times the time of the prediction, over ten noise levels.""")
 
 
-def _setting(row: dict[str, Any]) -> str:
-    return paragraph(f"""Networks of width {row['width']}, {row['steps']:,} steps; {row['tested']} images of each kind;
-                     the loss is averaged over three noise levels and two draws of the noise; intervals by bootstrap
-                     over the images.""")
+def _settings(rows: Sequence[dict[str, Any]]) -> str:
+    each = {row["study"]: f"{row['study']}, {row['training_images']:,} images, width {row['width']}" for row in rows}
+    ridges = [f"{row['ridge']:g} for {row['study']}" for row in rows if "ridge" in row and row["images"] == "held-out"]
+    trak = f" TRAK's ridge, chosen on other held-out images: {', '.join(ridges)}." if ridges else ""
+    return paragraph(f"""Networks: {'; '.join(each.values())}; {rows[0]['steps']:,} steps. {rows[0]['tested']} images
+                     of each kind; the loss is averaged over three noise levels and two draws of the noise.{trak}""")
+
+
+def _removed(row: dict[str, Any]) -> str:
+    return paragraph(f"""{row['tested']} generated images; the interval, over the images, is of the difference to the
+                     removal of random images.""")
 
 
 def draw() -> None:
-    """The mosaic of a digit, near the end of its trajectory."""
-    images = scorelens.load_images("digits")
-    model = scorelens.build_denoiser("locality", images)
-    samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [1]), scorelens.ddim_sigmas(10))
-    step = samples.steps[-2]
-    scorelens.attribute(model, step.z, step.sigma).figure().savefig(DOCS / "figures" / "attribution.png", dpi=110)
+    """Mosaics of a t-shirt and of a digit, near the end of their trajectories."""
+    for name, limit, seed in (("fashion-mnist", 3000, 2), ("digits", None, 1)):
+        images = scorelens.load_images(name, limit=limit)
+        model = scorelens.build_denoiser("locality", images)
+        samples = scorelens.sample(model, scorelens.seeded_noise(images.shape, [seed]), scorelens.ddim_sigmas(10))
+        who = scorelens.attribute_samples(model, samples, outputs=True)
+        who.mosaic().savefig(DOCS / "figures" / f"attribution-{name}.png", dpi=110)
 
 
 if __name__ == "__main__":

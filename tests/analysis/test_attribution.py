@@ -178,6 +178,8 @@ def test_a_network_is_answered_for_by_the_formula_that_predicts_it_best():
     (lambda m, z: attribute(m, z, 1.0, top=0), "top"),
     (lambda m, z: attribute(m, z, -1.0), "sigma"),
     (lambda m, z: without(m, [60]), "between 0 and 59"),
+    (lambda m, z: without(m, [-1]), "between 0 and 59"),
+    (lambda m, z: attribute(m, z, 1.0, region=torch.zeros(8, 8)), "at least one pixel"),
     (lambda m, z: without(m, range(60)), "at least one must remain"),
     (lambda m, z: without(m, [0], "removed"), "statistics"),
     (lambda m, z: without(lambda z, sigma: z, [0]), "trained again"),
@@ -221,3 +223,122 @@ def test_ownership_names_the_image_with_the_most_weight_over_the_channels():
     assert (owned.image == weights.mean(dim=0).argmax(dim=2).numpy()).all()
     np.testing.assert_allclose(owned.weight, weights.mean(dim=0).amax(dim=2).numpy())
     assert owned.used(int(owned.image[1, 2]))[1, 2]
+
+
+def test_pixels_have_the_colour_of_the_shown_image_with_the_most_weight_around_them():
+    """Among the images that are shown, by the mean over the square around; NONE where none has enough."""
+    from scorelens.report.attribution import ENOUGH, NONE, main_images, ownership
+
+    model, z = build_denoiser("locality", digits()), noisy()
+    who = attribute(model, z, 0.6, top=60)
+    weights = torch.zeros(8, 8, 60, dtype=torch.float64)
+    weights.scatter_add_(2, who.outputs.index[1, :, 0].movedim(0, 2), who.outputs.weight[1, :, 0].movedim(0, 2))
+    shown = main_images(who, 1, 3)
+    best = max(range(60), key=lambda k: weights[..., k].sum())
+    second = max(range(60), key=lambda k: torch.maximum(weights[..., k], weights[..., best]).sum())
+    assert shown[:2] == [best, second] and len(set(shown)) == 3
+    owned = ownership(who, 1, shown)
+    for row, column in ((0, 0), (3, 4), (7, 2)):
+        around = weights[max(0, row - 1):row + 2, max(0, column - 1):column + 2].mean(dim=(0, 1))[shown]
+        expected = shown[int(around.argmax())] if around.max() >= ENOUGH else NONE
+        assert owned.image[row, column] == expected
+        if expected != NONE:
+            assert owned.weight[row, column] == pytest.approx(float(weights[row, column, expected]))
+    assert (ownership(who, 1, shown[2:]).image == NONE).any()
+
+
+def test_used_pixels_of_translated_images_are_where_they_were():
+    from scorelens.report.attribution import Ownership
+
+    offset = np.zeros((2, 3, 2), int)
+    offset[0, 1], offset[1, 2] = (1, 1), (1, 2)
+    owned = Ownership(np.array([[5, 7, 5], [5, 5, 7]]), np.full((2, 3), 0.5), offset)
+    assert owned.used(7).tolist() == [[False, True, False], [False, False, True]]
+    assert owned.scaled(4, 6).used(7).sum() == 8
+
+
+def test_the_mosaic_of_a_trajectory_is_of_a_clear_step_and_needs_outputs():
+    model = build_denoiser("optimal", digits())
+    samples = scorelens.sample(model, seeded_noise(digits().shape, [0]), [5.0, 0.4, 0.02])
+    who = scorelens.attribute_samples(model, samples, outputs=True)
+    titles = [axes.get_title(loc="left") for axes in who.mosaic().axes]
+    assert [title for title in titles if title.startswith("σ")] == ["σ = 5", "σ = 0.4", "σ = 0.02"]
+    assert "noise level σ = 0.4." in " ".join(text.get_text() for text in who.mosaic().texts)
+    assert "noise level σ = 5." in " ".join(text.get_text() for text in who.mosaic(step=0).texts)
+    with pytest.raises(ScorelensError, match="outputs=True"):
+        attribute(model, noisy(), 0.5, outputs=False).figure()
+
+
+def test_a_network_has_its_best_formula_at_each_step():
+    """A network that is one formula at high noise and another at low noise."""
+    images = digits()
+    models = {name: build_denoiser(name, images) for name in ("optimal", "locality")}
+    network = lambda z, sigma: models["optimal" if sigma > 1 else "locality"](z, sigma)  # noqa: E731
+    samples = scorelens.sample(network, seeded_noise(images.shape, range(2)), [3.0, 0.5])
+    who = scorelens.attribute_samples(network, samples, images=images, formulas=models)
+    assert [step.formula for step in who.steps] == ["optimal", "locality"]
+    for step in who.steps:
+        torch.testing.assert_close(step.r2, torch.ones(2).to(step.r2), atol=1e-5, rtol=0)
+
+
+def test_the_mask_through_which_a_pixel_is_compared():
+    from scorelens.analysis.attribution import compared_pixels
+
+    z, tiles = noisy()[:1], {"bandwidth": 0.5, "tile": 1}
+    for name, options in (("locality", {}), ("kernel-locality", tiles)):
+        model = build_denoiser(name, digits(), **options)
+        masks = model.masks(0.6) if name == "kernel-locality" else model.masks(0.6).keep
+        assert torch.equal(compared_pixels(model, z, 0.6, (2, 5)), masks[21].double().view(8, 8))
+    square = torch.zeros(8, 8, dtype=torch.float64)
+    square[1:4, 4:7] = 1
+    assert torch.equal(compared_pixels(build_denoiser("ls", digits(), patch_size=3), z, 0.6, (2, 5)), square)
+    corner = torch.zeros(8, 8, dtype=torch.float64)
+    corner[:3, :3] = 1  # the corner lies in one window
+    assert torch.equal(compared_pixels(build_denoiser("pspc-square", digits(), patch_size=3), z, 0.6, (0, 0)), corner)
+    for name, options in (("els", {"patch_size": 3}), ("bbels", {"patch_size": 3}), ("optimal", {}), ("kernel", {})):
+        assert compared_pixels(build_denoiser(name, digits(), **options), z, 0.6, (2, 5)) is None
+
+
+def test_the_most_suspicious_samples_are_attributed_near_the_end():
+    """explain: the two samples nearest to an image, at the noise level nearest to 0.3, by the best formula."""
+    from scorelens.analysis.examination import Plan, Subject, build_models, suspicious_attribution
+
+    images, network = digits(), scorelens.load_network("digits-unet")
+    models = build_models(("optimal", "wiener"), images)
+    samples = scorelens.sample(network, seeded_noise(images.shape, range(4)), [5.0, 0.35, 0.02])
+    subject = Subject(network, images, None, models, torch.device("cpu"))
+    plan = Plan(samples=4, held_out=0, models=dict.fromkeys(models, 4), left_out=[], fields=0)
+    who = suspicious_attribution(subject, plan, samples, [2, 0, 1])
+    assert who.sigma == 0.35 and torch.equal(who.z, samples.steps[1].z[[2, 0]])
+    assert suspicious_attribution(subject, Plan(4, 0, {"wiener": 4}, [], 0), samples, [2, 0]) is None
+
+
+def test_a_region_may_be_a_mask():
+    model, z, mask = build_denoiser("locality", digits()), noisy(), torch.zeros(8, 8, dtype=torch.bool)
+    mask[1:4, 2:6] = True
+    by_mask, by_corners = (attribute(model, z, 0.6, region=region, outputs=False).behind
+                           for region in (mask, (1, 2, 3, 4)))
+    torch.testing.assert_close(by_mask.weight, by_corners.weight)
+    assert torch.equal(by_mask.index, by_corners.index)
+
+
+def test_images_and_classes_are_those_of_the_callers_set():
+    """Also where the denoiser averages a class of it: indices, pictures and labels agree."""
+    images = digits()
+    who = attribute(build_denoiser("optimal", images, classes=[3, 7]), noisy(), 0.8, top=3)
+    found = who.behind.index.flatten().tolist()
+    assert torch.equal(who.pictures(found), images[found])
+    assert [who.label(index) for index in found] == [str(int(images.labels[index])) for index in found]
+    assert {who.label(index) for index in found} <= {"3", "7"}
+    assert [line.split("|")[5].strip() for line in who.table().splitlines()[2:]] == [who.label(k) for k in found]
+
+
+@pytest.mark.parametrize(("name", "options"), [("smoothed", {"draws": 3, "neighbours": 5}),
+                                               ("locality", {"softmax": "batch-mean", "softmax_batch": 7})])
+def test_removal_effects_of_mixtures_are_computed_again(name, options):
+    """Means over draws or batches do not renormalize."""
+    model, z = build_denoiser(name, digits(), **options), noisy(1)
+    effects = scorelens.removal_effects(model, z, 0.8, top=2)
+    for k in range(2):
+        direct = without(model, [int(effects.index[0, k])])(z, 0.8)[0]
+        torch.testing.assert_close(effects.without[0, k], direct, atol=1e-5, rtol=0)

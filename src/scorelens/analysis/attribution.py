@@ -6,6 +6,7 @@ network has no weights, but the formula that predicts it best on the very same n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ from scorelens.analysis.models import build_model
 from scorelens.data.images import ImageSet
 from scorelens.denoisers import recipe_of
 from scorelens.metrics import r2
-from scorelens.posterior import Masks, Term, image_weights, top_weights
+from scorelens.posterior import Affine, Masks, Term, Windows, image_weights, top_weights
 from scorelens.sampling import Guided, Samples
 from scorelens.types import Denoiser, ScorelensError
 from scorelens.validation import check_memory, check_noisy, check_sigma, shape_of, wide_dtype
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 FORMULAS = ("optimal", "kernel", "locality")  # that may stand for a network
 WHOLE = "whole image"
+CLEAR = 0.3  # a noise level at which few images share a pixel, and the image is not yet fixed
 Formulas = Sequence[str] | Mapping[str, Denoiser]  # denoisers with their options; or built ones, by name
 Pixel = tuple[int, int]  # (row, column)
 Region = tuple[int, int, int, int]  # top, left, height, width
@@ -96,7 +98,8 @@ class Attribution:
         return attribution_table(self)
 
     def figure(self, which: int = 0) -> Figure:
-        """The mosaic of one noisy image: every pixel coloured by the training image with the most weight behind it."""
+        """The mosaic of one noisy image: pixels in the colours of the training images with the most weight behind them.
+        """
         from scorelens.report.attribution import mosaic_figure
 
         return mosaic_figure(self, which)
@@ -132,6 +135,16 @@ class TrajectoryAttribution:
         from scorelens.report.attribution import trajectory_figure
 
         return trajectory_figure(self, which)
+
+    def mosaic(self, which: int = 0, step: int | None = None) -> Figure:
+        """The mosaic of a step, with those of other steps below it; by default of the step nearest to sigma 0.3.
+
+        Needs what is behind single outputs: attribute_samples(..., outputs=True).
+        """
+        from scorelens.report.attribution import mosaic_figure
+
+        at = min(self.steps, key=lambda at: abs(math.log(at.sigma / CLEAR))) if step is None else self.steps[step]
+        return mosaic_figure(at, which, self.steps)
 
     def save(self, folder: str | Path, record: dict[str, Any] | None = None) -> Path:
         """Write trajectory.json, report.html and a figure for each image into a new folder."""
@@ -230,11 +243,19 @@ def compared_pixels(denoiser: Any, z: Tensor, sigma: float, pixel: Pixel) -> Flo
     outputs = torch.arange(c) * h * w + pixel[0] * w + pixel[1]
     for term in terms_of(denoiser, z, sigma):
         some = term.at(outputs)
-        if some is not None and isinstance(some.posterior.queries, Masks):
-            keep = some.posterior.queries.keep.double().cpu()  # [q, d]
+        if some is None:
+            continue
+        queries = some.posterior.queries
+        if isinstance(queries, Affine):  # of kernel-locality
+            model = denoiser.at_level(sigma) if hasattr(denoiser, "at_level") else denoiser
+            rows = model.masks(sigma)[outputs.to(model.masks(sigma).device)].double().cpu()
+        elif isinstance(queries, Masks) or (isinstance(queries, Windows) and queries.border != "wrap"):
+            keep = (queries.keep if isinstance(queries, Masks) else queries.masks).double().cpu()  # [q, d]
             mix = some.writers.mix
             rows = keep[some.writers.target] if mix is None else mix.double().cpu() @ keep
-            return rows.view(-1, c, h, w).mean(dim=(0, 1))
+        else:
+            return None
+        return rows.view(-1, c, h, w).mean(dim=(0, 1))
     return None
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from scorelens.analysis.attribution import Attribution, attribute, has_weights
+from scorelens.analysis.attribution import CLEAR, Attribution, attribute, has_weights
 from scorelens.analysis.comparison import agreement, single_steps
 from scorelens.analysis.fields import Trajectories, compare_fields, field_rows, nine_pixels, pixel_equivariance
 from scorelens.analysis.models import build_model, named_network
@@ -50,7 +50,7 @@ NOMINAL = 2e10  # operations per second of the machine for which minutes are pla
 SHARED_WEIGHTS = 0.3  # of a network's weights per pixel: most of a U-Net's are at its coarse levels
 COSTS = {"optimal": 1, "wiener": 1, "kernel": 1, "nearest": 1, "smoothed": 1}  # of a formula: N x D; others N x D x D
 SUSPICIOUS = 6  # samples in the picture
-ATTRIBUTED, ATTRIBUTED_LEVEL = 2, 0.3  # samples whose training images are named, and the noise level at which
+ATTRIBUTED = 2  # samples whose training images are named
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def suspicious_attribution(subject: Subject, plan: Plan, samples: Samples, order
     models = {name: subject.models[name] for name in plan.models if has_weights(subject.models[name])}
     if not models:
         return None
-    step = min(samples.steps, key=lambda step: abs(math.log(step.sigma / ATTRIBUTED_LEVEL)))
+    step = min(samples.steps, key=lambda step: abs(math.log(step.sigma / CLEAR)))
     rows = torch.tensor(list(order[:ATTRIBUTED]), device=step.z.device)
     return attribute(subject.network, step.z[rows], step.sigma, images=subject.images, formulas=models)
 

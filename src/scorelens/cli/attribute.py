@@ -23,7 +23,7 @@ from scorelens.types import ScorelensError
 
 def attribute(images: ImageSet, model: str = "locality", *, pixels: Sequence[str] = (), top: int = 10,
               formulas: Sequence[str] = analysis.FORMULAS, num: int = 1, steps: int = 10, seed: int = 0,
-              mosaics: bool = True, loading: Loading | None = None, device: str = "auto",
+              skip_mosaics: bool = False, loading: Loading | None = None, device: str = "auto",
               out: Path | None = None) -> Path:
     """Find the training images behind samples: posterior weights at every step of the trajectory, tables and mosaics.
 
@@ -35,7 +35,7 @@ def attribute(images: ImageSet, model: str = "locality", *, pixels: Sequence[str
         num: number of samples.
         steps: noise levels of the trajectory.
         seed: the noise of sample k is drawn from seed + k.
-        mosaics: draw, for every step, each pixel in the colour of the training image that gave it most.
+        skip_mosaics: draw no pictures of which pixel comes from which training image.
         device: auto, cuda, mps or cpu.
         out: folder for the results; it must not exist. By default runs/attribute-...
     """
@@ -51,7 +51,7 @@ def attribute(images: ImageSet, model: str = "locality", *, pixels: Sequence[str
     noise = seeded_noise(images.shape, seeds, device=torch_device)
     grid = own_sigmas(denoiser.schedule, steps) if isinstance(denoiser, Network) else ddim_sigmas(steps)
     samples = sample(denoiser, noise, grid.tolist())
-    who = analysis.attribute_samples(denoiser, samples, pixels=asked, top=top, outputs=mosaics, images=images,
+    who = analysis.attribute_samples(denoiser, samples, pixels=asked, top=top, outputs=not skip_mosaics, images=images,
                                      formulas=formulas)
     record = {"command": "attribute", "model": model, "pixels": asked, "top": top, "steps": steps,
               "noise": noise_record(seeds, noise), **run_record(started, clock, torch_device)}

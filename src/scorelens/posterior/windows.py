@@ -40,6 +40,12 @@ class WindowGrid:
         (_, h, w), (rows, columns) = self.shape, self.sides
         return (h - rows + 1, w - columns + 1) if self.border == "inside" else (h, w)
 
+    @property
+    def masks(self) -> Float[Tensor, "q d"]:
+        """The pixels of each window: 1 inside, 0 outside."""
+        rows, columns = self.positions
+        return self.spread(torch.eye(rows * columns)).T.repeat(1, self.shape[0])
+
     def sums(self, values: Float[Tensor, "d n"]) -> Float[Tensor, "q n"]:
         """The sum over the pixels of each window."""
         return self._sums(values.view(*self.shape, -1).sum(dim=0)).flatten(0, 1)

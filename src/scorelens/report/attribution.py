@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import avg_pool2d
 
 from scorelens.data.images import to_uint8
 from scorelens.files import fresh_folder, write_json
@@ -17,15 +19,22 @@ from scorelens.report.figures import INK, MUTED, Axes, Figure, Row, literal, mos
 from scorelens.report.html import Block, Page, Section, Table, Text, write_page
 from scorelens.report.html import Figure as Picture
 from scorelens.report.tables import markdown
+from scorelens.types import ScorelensError
 
 if TYPE_CHECKING:
     from scorelens.analysis.attribution import Attribution, Behind, TrajectoryAttribution
     from scorelens.analysis.removal import Removal
 
 COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#00a5a5", "#d6a500", "#f032e6")
-PALE = 0.25  # saturation of the colours of images that are not shown
 SHOWN = len(COLOURS)
-DIM = 0.22  # brightness of the parts of an image that were not used
+ENOUGH = 0.1  # least weight of an image behind a pixel that has its colour
+SMOOTHED = 0.08  # half the side of the square over which weights are averaged, as a share of the image's
+FADED = 0.85  # how far the parts of an image that were not used fade to white
+CANDIDATES = 300  # images with the most weight, of which the shown ones are chosen
+NONE = -1  # owner of a pixel behind which no image has enough weight
+MOSAIC = ("Pixels have the colour of the training image with the most weight behind them. Training images are faded "
+          "where they were not used.")
+LEVELS = 8  # noise levels in the row below a mosaic
 
 
 def attribution_table(who: Attribution) -> str:
@@ -52,27 +61,19 @@ def behind_record(behind: Behind) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Ownership:
-    """For each pixel the training image with the most weight behind it."""
+    """For each pixel the training image with the most weight behind it, or NONE."""
 
     image: Int[np.ndarray, "h w"]
     weight: Float[np.ndarray, "h w"]
     offset: Int[np.ndarray, "h w 2"]
 
-    def largest(self, count: int) -> list[int]:
-        """The images that own the most pixels."""
-        images, sizes = np.unique(self.image, return_counts=True)
-        weight = [self.weight[self.image == image].sum() for image in images]
-        order = np.lexsort((-np.array(weight), -sizes))
-        return [int(images[k]) for k in order[:count]]
-
     def used(self, image: int) -> Bool[np.ndarray, "h w"]:
         """The pixels of a training image that it gave to those it owns."""
         (h, w), mask = self.image.shape, np.zeros(self.image.shape, bool)
-        row, column = np.nonzero(self.image == image)
+        row, column = np.nonzero((self.image == image) & (self.weight > 0))
         down, right = self.offset[row, column].T
         mask[(row + down) % h, (column + right) % w] = True
         return mask
-
 
     def scaled(self, height: int, width: int) -> Ownership:
         """The same for pictures of another size, such as decoded latents."""
@@ -81,48 +82,132 @@ class Ownership:
         return Ownership(self.image[at], self.weight[at], self.offset[at] * np.array([height // h, width // w]))
 
 
-def ownership(who: Attribution, which: int) -> Ownership:
-    """The owner of each pixel: over the channels, the image with the largest sum of weights."""
-    assert who.outputs is not None, "an attribution without outputs"
+def ownership(who: Attribution, which: int, among: Sequence[int] | None = None) -> Ownership:
+    """The owner of each pixel: over the channels, the image with the largest sum of weights.
+
+    `among`: only these images count, by their weights averaged over the pixels around (`SMOOTHED` of the side), and a
+    pixel around which none of them has ENOUGH weight has no owner.
+    """
+    index, weight, offset, c = _listed(who, which)
+    at, (h, w) = np.arange(index.shape[1]), who.x0_hat.shape[2:]
+    if among is None:
+        same = index[:, None] == index[None]  # [kc, kc, hw]
+        owner = index[(same * weight[None]).sum(axis=1).argmax(axis=0), at]
+    else:
+        around = _around(np.stack([_weight_of(image, index, weight) / c for image in among]).reshape(-1, h, w))
+        best = around.reshape(len(among), -1)
+        owner = np.where(best.max(axis=0) >= ENOUGH, np.array(among)[best.argmax(axis=0)], NONE)
+    own = weight * (index == owner)
+    return Ownership(owner.reshape(h, w), own.sum(axis=0).reshape(h, w) / c,
+                     offset[own.argmax(axis=0), at].reshape(h, w, 2))
+
+
+def _around(maps: Float[np.ndarray, "n h w"]) -> Float[np.ndarray, "n h w"]:
+    """The mean over the square around each pixel, within the image."""
+    side = _side(*maps.shape[1:])
+    return avg_pool2d(torch.from_numpy(maps)[None], side, 1, side // 2, count_include_pad=False)[0].numpy()
+
+
+def _side(height: int, width: int) -> int:
+    return 2 * round(SMOOTHED * min(height, width)) + 1
+
+
+def _weight_of(image: int, index: np.ndarray, weight: np.ndarray) -> Float[np.ndarray, "hw"]:
+    return np.asarray((weight * (index == image)).sum(axis=0))
+
+
+def main_images(who: Attribution, which: int, count: int = SHOWN) -> list[int]:
+    """The few images that together have the most weight behind the pixels: each pixel counts the largest of theirs."""
+    index, weight, _, c = _listed(who, which)
+    numbers, number = np.unique(index, return_inverse=True)
+    total = np.bincount(number.ravel(), (weight * (index >= 0)).ravel())
+    most = [int(number) for number in numbers[np.argsort(-total, kind="stable")[:CANDIDATES]] if number >= 0]
+    each = np.stack([_weight_of(image, index, weight) / c for image in most])  # [n, hw]
+    chosen: list[int] = []
+    largest = np.zeros(each.shape[1])
+    for _ in range(min(count, len(most))):
+        gain = np.maximum(each - largest, 0).sum(axis=1)
+        gain[chosen] = -1
+        chosen.append(int(gain.argmax()))
+        largest = np.maximum(largest, each[chosen[-1]])
+    return [most[k] for k in chosen]
+
+
+def _listed(who: Attribution, which: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, int]:
+    """Index, weight [kc, hw] and offset [kc, hw, 2] of the images listed for each pixel; and the number of channels."""
+    if who.outputs is None:
+        raise ScorelensError("a mosaic needs the images behind single outputs; attribute with outputs=True")
     index, weight, offset = (tensor[which].cpu().numpy() for tensor in
                              (who.outputs.index, who.outputs.weight, who.outputs.offset))
     k, c, h, w = index.shape
-    index, weight = (array.reshape(k * c, h * w) for array in (index, weight))
-    same = index[:, None] == index[None]  # [kc, kc, hw]
-    score = (same * weight[None]).sum(axis=1) / c
-    best = score.argmax(axis=0)
-    at = np.arange(h * w)
-    return Ownership(index[best, at].reshape(h, w), score[best, at].reshape(h, w),
-                     offset.reshape(k * c, h * w, 2)[best, at].reshape(h, w, 2))
+    return index.reshape(k * c, h * w), weight.reshape(k * c, h * w), offset.reshape(k * c, h * w, 2), c
 
 
-def mosaic_figure(who: Attribution, which: int = 0) -> Figure:
-    """The prediction with every pixel coloured by its owner, beside the training images with the parts that were used.
+def mosaic_figure(who: Attribution, which: int = 0, steps: Sequence[Attribution] = ()) -> Figure:
+    """The prediction with pixels in the colours of the training images behind them, beside these images with the parts
+    that were used; below, the same images at other `steps` of the trajectory.
     """
     from matplotlib.figure import Figure as Canvas
 
-    prediction = _rgb_of(who, who.x0_hat[which:which + 1])[0]
-    owned = ownership(who, which).scaled(*prediction.shape[:2])
-    largest = owned.largest(SHOWN)
-    figure = Canvas(figsize=(12.8, 5.2))
-    figure.text(0.015, 0.965, "Which training images made this?", fontsize=19, color=INK, va="top", weight="bold")
-    figure.text(0.015, 0.885, literal(_subtitle(who, which)), fontsize=11.5, color=MUTED, va="top")
+    chosen = main_images(who, which)
+    prediction, owned = _owned(who, which, chosen)
+    sizes = {image: int((owned.image == image).sum()) for image in chosen}
+    order = sorted((image for image in chosen if sizes[image] or not any(sizes.values())), key=lambda k: -sizes[k])
+    height = 7.1 if steps else 5.3
+    figure = Canvas(figsize=(12.8, height))
+    figure.text(0.2 / 12.8, 1 - 0.18 / height, "Which training images made this?", fontsize=20, color=INK, va="top",
+                weight="bold")
+    figure.text(0.2 / 12.8, 1 - 0.62 / height, literal(_subtitle(who, which)), fontsize=11.5, color=MUTED, va="top")
     noisy = _rgb_of(who, who.z[which:which + 1])[0]
-    for picture, title, bottom in ((noisy, "noisy image", 0.055), (prediction, "prediction", 0.455)):
-        _show(figure.add_axes((0.015, bottom, 0.29 * 5.2 / 12.8, 0.29)), picture, title)
-    axes = figure.add_axes((0.165, 0.055, 0.69 * 5.2 / 12.8, 0.69))
-    _mosaic(axes, prediction, owned, largest)
-    axes.set_title("each pixel in the colour of the image that gave it most", fontsize=9.5, color=INK, loc="left",
-                   pad=4)
-    pictures = _rgb(to_uint8(who.pictures(largest)))
-    columns = -(-len(largest) // 2) if len(largest) > 3 else max(1, len(largest))
-    for k, (image, picture) in enumerate(zip(largest, pictures, strict=True)):
-        row, column = divmod(k, columns)
-        side = min(0.30, 1.16 / columns)
-        left = 0.475 + column * (0.52 / columns)
-        axes = figure.add_axes((left, 0.455 - row * 0.4, side * 5.2 / 12.8, side))
-        _source(axes, picture, owned, image, COLOURS[k], who.label(image))
+    _show(_axes(figure, 0.2, 1.3, 1.55), noisy, "noisy image")
+    _show(_axes(figure, 0.2, 3.2, 1.55), prediction, "prediction")
+    axes = _axes(figure, 2.0, 1.3, 3.45)
+    _mosaic(axes, prediction, owned, order)
+    axes.set_title("where it comes from", fontsize=10, color=INK, loc="left", pad=4)
+    side = _side(*who.x0_hat.shape[2:])
+    axes.text(0, -0.015, "Colour: of the images on the right, the one with the most weight,\n"
+              f"mean over {side}x{side} pixels. Grey: none of them has {ENOUGH:.0%}.",
+              transform=axes.transAxes, fontsize=8, color=MUTED, va="top", linespacing=1.3)
+    _legend(figure, who, owned, order)
+    _levels(figure, which, order, _some(steps))
     return figure
+
+
+def _axes(figure: Figure, left: float, top: float, side: float) -> Axes:
+    """Square axes, by inches from the upper left corner."""
+    width, height = figure.get_size_inches()
+    return figure.add_axes((left / width, 1 - (top + side) / height, side / width, side / height))
+
+
+def _owned(who: Attribution, which: int, among: Sequence[int]) -> tuple[np.ndarray, Ownership]:
+    """The prediction as it is shown, and the owners of its pixels."""
+    prediction = _rgb_of(who, who.x0_hat[which:which + 1])[0]
+    return prediction, ownership(who, which, among).scaled(*prediction.shape[:2])
+
+
+def _legend(figure: Figure, who: Attribution, owned: Ownership, images: Sequence[int]) -> None:
+    pictures = _rgb(to_uint8(who.pictures(images)))
+    columns = -(-len(images) // 2) if len(images) > 3 else len(images)
+    for k, (image, picture) in enumerate(zip(images, pictures, strict=True)):
+        row, column = divmod(k, columns)
+        axes = _axes(figure, 5.8 + 1.75 * column, 1.3 + 1.95 * row, 1.5)
+        _source(axes, picture, owned, image, COLOURS[k], who.label(image))
+
+
+def _levels(figure: Figure, which: int, images: Sequence[int], steps: Sequence[Attribution]) -> None:
+    """A row of mosaics, one for each noise level."""
+    for k, step in enumerate(steps):
+        axes = _axes(figure, 0.2 + 1.57 * k, 5.6, 1.2)
+        _mosaic(axes, *_owned(step, which, images), images)
+        axes.set_title(f"σ = {step.sigma:.2g}", fontsize=9, color=INK, loc="left", pad=3)
+        axes.set_xlabel(f"effective number {float(step.behind.effective[which, 0]):,.0f}", fontsize=7.5, color=MUTED,
+                        labelpad=3)
+
+
+def _some(steps: Sequence[Attribution]) -> list[Attribution]:
+    """At most LEVELS of the steps, evenly, the last one among them."""
+    chosen = np.unique(np.linspace(0, len(steps) - 1, min(LEVELS, len(steps))).round().astype(int))
+    return [steps[k] for k in chosen]
 
 
 def _subtitle(who: Attribution, which: int) -> str:
@@ -133,27 +218,18 @@ def _subtitle(who: Attribution, which: int) -> str:
             f"effective number {float(behind.effective[which, 0]):.1f}")
 
 
-def _mosaic(axes: Axes, picture: np.ndarray, owned: Ownership, largest: Sequence[int]) -> None:
-    """Colours over the prediction, and lines between owners; images that are not shown have pale colours."""
+def _mosaic(axes: Axes, picture: np.ndarray, owned: Ownership, images: Sequence[int]) -> None:
+    """The colours of the owners over the prediction, grey where there is none, and lines between owners."""
+    from matplotlib.colors import to_rgb
+
     light = picture.astype(float).mean(axis=2, keepdims=True) / 255
-    shown = {image: k for k, image in enumerate(largest)}
-    owner = np.vectorize(lambda image: shown.get(int(image), -1))(owned.image)
-    colour = np.array([[_colour(int(image), shown) for image in row] for row in owned.image])
-    tinted = colour * (0.42 + 0.58 * light) + 0.35 * light * (1 - colour)
-    axes.imshow(tinted.clip(0, 1), interpolation="nearest")
-    _outline(axes, owned.image, "#ffffff50", 0.4)
-    _outline(axes, owner, "white", 1.8)
+    shown = {image: k for k, image in enumerate(images)}
+    owner = np.vectorize(lambda image: shown.get(int(image), NONE), otypes=[int])(owned.image)
+    colours = np.array([*(to_rgb(COLOURS[k]) for k in range(len(images))), (0.0, 0.0, 0.0)])  # NONE is the last
+    tinted = colours[owner] * (0.5 + 0.5 * light) + 0.4 * light * (1 - colours[owner])
+    axes.imshow(np.where(owner[:, :, None] == NONE, 0.2 + 0.65 * light, tinted).clip(0, 1), interpolation="nearest")
+    _outline(axes, owner, "white", 1.6)
     _bare(axes)
-
-
-def _colour(image: int, shown: Mapping[int, int]) -> tuple[float, float, float]:
-    """The colour of an image: one of COLOURS, or a pale one from its number."""
-    from matplotlib.colors import hsv_to_rgb, to_rgb
-
-    if image in shown:
-        return to_rgb(COLOURS[shown[image]])
-    red, green, blue = hsv_to_rgb((image * 0.618034 % 1, PALE, 0.62))
-    return float(red), float(green), float(blue)
 
 
 def _outline(axes: Axes, label: np.ndarray, colour: str, width: float) -> None:
@@ -169,18 +245,18 @@ def _outline(axes: Axes, label: np.ndarray, colour: str, width: float) -> None:
 
 
 def _source(axes: Axes, picture: np.ndarray, owned: Ownership, image: int, colour: str, label: str) -> None:
-    """A training image: bright where it was used, framed in its colour."""
+    """A training image in the frame of its colour; what was not used is faded."""
     used = owned.used(image)
-    shade = np.where(used[:, :, None], 1.0, DIM)
-    axes.imshow((picture * shade + 255 * (1 - shade) * 0.55).clip(0, 255).astype(np.uint8), interpolation="nearest")
+    faded = picture * (1 - FADED) + 240 * FADED
+    axes.imshow(np.where(used[:, :, None], picture, faded).astype(np.uint8), interpolation="nearest")
     share = (owned.image == image).mean()
     axes.set_title(literal(f"#{image}" + (f"  ({label})" if label else "")), fontsize=10, color=colour, loc="left",
                    weight="bold", pad=4)
-    axes.set_xlabel(f"{share:.0%} of the pixels" if share >= 0.01 else "under 1% of the pixels", fontsize=9,
+    axes.set_xlabel(f"{share:.0%} of the pixels" if share >= 0.01 else "under 1% of the pixels", fontsize=8.5,
                     color=MUTED, labelpad=3)
     axes.set(xticks=[], yticks=[])
     for spine in axes.spines.values():
-        spine.set(color=colour, linewidth=3)
+        spine.set(color=colour, linewidth=2.5)
     _outline(axes, used.astype(int), colour, 1.3)
 
 
@@ -284,9 +360,7 @@ def write_attribution(who: Attribution, folder: Path, record: Mapping[str, Any])
             if who.outputs is not None:
                 path = partial / f"mosaic-{b}.png"
                 who.figure(b).savefig(path, dpi=160)
-                blocks.append(Picture(path, "Pixels are coloured by the training image with the most weight behind "
-                                      "them; training images are bright where they were used.",
-                                      alt="mosaic of training images"))
+                blocks.append(Picture(path, MOSAIC, alt="mosaic of training images"))
             sections.append(Section(f"Noisy image {b}", [*blocks, *_weights(who.behind, who, b)]))
         write_page(Page("Which training images made this?", _summary(who), sections,
                         footer=f"Data fingerprint {who.images.fingerprint}; every number is in attribution.json."),
@@ -295,7 +369,7 @@ def write_attribution(who: Attribution, folder: Path, record: Mapping[str, Any])
 
 
 def write_trajectory(who: TrajectoryAttribution, folder: Path, record: Mapping[str, Any]) -> Path:
-    """Write trajectory.json, a figure for each sample, the mosaic of its last step, and report.html."""
+    """Write trajectory.json, a figure and the mosaics of each sample, and report.html."""
     last = who.steps[-1]
     with fresh_folder(folder) as partial:
         steps = [{"sigma": step.sigma, "formula": step.formula, "targets": behind_record(step.behind),
@@ -308,9 +382,14 @@ def write_trajectory(who: TrajectoryAttribution, folder: Path, record: Mapping[s
             who.figure(b).savefig(path, dpi=160)
             blocks: list[Block] = [Picture(path, "From left to right: the steps of the trajectory, and their mean.",
                                            alt="training images behind each step")]
-            for step in [step for step in who.steps if step.outputs is not None]:
+            drawn = [step for step in who.steps if step.outputs is not None]
+            if drawn:
+                own = partial / f"mosaic-{b}.png"
+                who.mosaic(b).savefig(own, dpi=160)
+                blocks.insert(0, Picture(own, MOSAIC, alt="mosaic of training images"))
+            for step in drawn:
                 own = partial / f"mosaic-{b}-sigma-{step.sigma:.3g}.png"
-                step.figure(b).savefig(own, dpi=160)
+                step.figure(b).savefig(own, dpi=110)
                 blocks.append(Picture(own, f"Noise level {step.sigma:.3g}.", alt="mosaic of training images"))
             sections.append(Section(f"Sample {b}", [*blocks, *_weights(who.total, last, b)]))
         write_page(Page("Which training images made this?", f"{len(who.steps)} steps; weights of "
