@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("page", [
     "README.md", "docs/zoo.md", "docs/sensitivity.md", "docs/results.md", "docs/methods.md", "docs/gallery.md",
-    "docs/performance.md", "docs/attribution.md"])
+    "docs/performance.md", "docs/attribution.md", "docs/reliability.md", "docs/your_own_model.md"])
 def test_the_regions_of_a_page_are_written_from_rows_and_code(page):
     text = (ROOT / page).read_text()
     assert with_regions(text, regions()[page]) == text, "run python -m tools.pages"
