@@ -69,6 +69,7 @@ def test_the_site_is_rendered_and_has_no_dead_link(tmp_path):
     assert build(tmp_path / "site") == 0
     for page in ("index.html", "concepts/index.html", "api/index.html", "changelog/index.html"):
         assert "](" not in (tmp_path / "site" / page).read_text(), "Markdown that was not rendered"
+    assert '<p class="caption"><em>' in (tmp_path / "site" / "index.html").read_text()
 
 
 def test_three_committed_rows_come_out_again():
