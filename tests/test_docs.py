@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.parametrize("page", [
     "README.md", "docs/zoo.md", "docs/sensitivity.md", "docs/results.md", "docs/methods.md", "docs/gallery.md",
-    "docs/performance.md", "docs/attribution.md"])
+    "docs/performance.md", "docs/attribution.md", "docs/reliability.md", "docs/your_own_model.md"])
 def test_the_regions_of_a_page_are_written_from_rows_and_code(page):
     text = (ROOT / page).read_text()
     assert with_regions(text, regions()[page]) == text, "run python -m tools.pages"
@@ -69,6 +69,7 @@ def test_the_site_is_rendered_and_has_no_dead_link(tmp_path):
     assert build(tmp_path / "site") == 0
     for page in ("index.html", "concepts/index.html", "api/index.html", "changelog/index.html"):
         assert "](" not in (tmp_path / "site" / page).read_text(), "Markdown that was not rendered"
+    assert '<p class="caption"><em>' in (tmp_path / "site" / "index.html").read_text()
 
 
 def test_three_committed_rows_come_out_again():

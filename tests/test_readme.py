@@ -1,5 +1,7 @@
-"""Every command, every link and every line of Python in the README and the docs works."""
+"""The commands, links and Python of the README and the docs work: those that need the reader's files are parsed."""
 
+import ast
+import inspect
 import os
 import re
 import shlex
@@ -10,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import scorelens
 from scorelens.cli import parser
 from scorelens.cli.parser import COMMANDS, main
 
@@ -70,6 +73,29 @@ def test_readme_python_runs(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=os.environ, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "torch.Size([8, 1, 8, 8])" in done.stdout
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_python_of_the_pages_calls_what_exists(page):
+    """Each call of a public function has a name and options that it takes, also where the data are the reader's."""
+    text = page.read_text()
+    lines = re.findall(r"^ {4}(.*scorelens\.\w+\(.*\).*)$", text, re.MULTILINE)
+    for code in [*blocks("python", text), *(line for line in lines if not line.startswith(("python ", " ")))]:
+        for call in (node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            function = getattr(scorelens, name.removeprefix("scorelens."), None) if "." not in name[10:] else None
+            assert function or not re.fullmatch(r"scorelens\.\w+", name), name
+            if inspect.isfunction(function):
+                parameters = inspect.signature(function).parameters
+                taken = any(each.kind is each.VAR_KEYWORD for each in parameters.values())
+                assert taken or {word.arg for word in call.keywords} <= set(parameters), ast.unparse(call)
+
+
+@pytest.mark.parametrize("name", ["attribution"])
+def test_python_of_a_page_runs(name, tmp_path):
+    (code,) = blocks("python", (ROOT / "docs" / f"{name}.md").read_text())
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "mosaic.png").exists()
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

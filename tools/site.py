@@ -19,6 +19,7 @@ PAGES = {"README.md": "index.md", "CHANGELOG.md": "changelog.md", "CONTRIBUTING.
 MOVED = {"../src/scorelens/zoo/": "zoo/", "../zoo/": "zoo/", "../notebooks/": "notebooks/", "notebooks/": "notebooks/",
          "../README.md": "index.md", "../CONTRIBUTING.md": "contributing.md", "../CHANGELOG.md": "changelog.md",
          "docs/": "", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+CAPTION = re.compile(r"^(!\[.*\)\n\n\*[^*]+\*)$", re.MULTILINE)  # a paragraph in italics below a picture
 LINK = re.compile(r"(?<=\]\()(?!https?:|#)([^)\s]+)(?=\))")
 
 
@@ -35,7 +36,8 @@ def put_together(folder: Path) -> None:
     for name in ("LICENSE", "CITATION.cff", "SECURITY.md"):
         shutil.copy(ROOT / name, folder / name)
     for page in folder.glob("*.md"):
-        page.write_text(LINK.sub(lambda match: moved(match[1]), page.read_text()))
+        text = CAPTION.sub("\\1\n{ .caption }", page.read_text())
+        page.write_text(LINK.sub(lambda match: moved(match[1]), text))
 
 
 def moved(link: str) -> str:

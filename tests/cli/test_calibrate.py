@@ -6,10 +6,12 @@ import pytest
 import torch
 
 import scorelens
+from scorelens import progress
 from scorelens.analysis import patch_sizes as module
 from scorelens.analysis.patch_sizes import candidate_sizes, fit_steps
 from scorelens.cli.parser import main
 from tests.ground_truth.cases import image_set
+from tests.test_progress import Bar
 
 pytestmark = pytest.mark.e2e
 
@@ -36,6 +38,17 @@ def test_of_sizes_that_fit_alike_the_largest_is_taken():
     models = {size: scorelens.build_denoiser("ls", images, patch_size=size) for size in (1, 3, 13)}
     path = scorelens.sample(models[1], scorelens.seeded_noise(images.shape, range(4)), [1e4])
     assert [fit.size for fit in fit_steps(models.__getitem__, path, list(models))] == [13]
+
+
+def test_the_bar_never_passes_its_end(monkeypatch):
+    """With several sizes a step reports several times; on a slow machine the last report was past the end."""
+    digits, bar = scorelens.load_images("digits", limit=20), Bar()
+    path = scorelens.sample(scorelens.build_denoiser("wiener", digits), scorelens.seeded_noise(digits.shape, [0]),
+                            scorelens.ddim_sigmas(2))
+    monkeypatch.setattr(progress, "tqdm", lambda *args, **options: bar)
+    with progress.shown():
+        list(fit_steps(lambda size: scorelens.build_denoiser("ls", digits, patch_size=size), path, [3, 5]))
+    assert max(bar.seen) == bar.seen[-1] == 2 and min(bar.seen) < 1
 
 
 def test_candidates_end_with_the_whole_image():

@@ -7,15 +7,18 @@ import re
 import subprocess
 import sys
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from scorelens import build_denoiser, load_images
 from scorelens.cli.parser import main
 from scorelens.cli.sample import phase_table
 from scorelens.data.images import to_uint8
+from scorelens.denoisers.locality import Locality
 from scorelens.denoisers.wiener import Wiener
 from scorelens.noise import seeded_noise
 from scorelens.results import read_rows
@@ -126,6 +129,27 @@ def test_times_of_methods_without_plans_are_measured(capsys, monkeypatch):
     monkeypatch.setattr(Wiener, "__call__", plain)
     assert main(["sample", "--data", "digits", "--denoiser", "wiener", "--num", "3", "--steps", "2", "--dry-run"]) == 0
     assert "3 images, 2 steps: less than 0.1 s" in capsys.readouterr().out
+
+
+def test_a_dry_run_counts_the_rows_that_are_averaged():
+    """All 64 translations of each image."""
+    digits, z = load_images("digits", limit=20), torch.zeros(1, 1, 8, 8)
+    rows = {name: build_denoiser(name, digits).choice(z, 1.0).rows for name in ("locality", "locality-equivariant")}
+    assert rows == {"locality": 20, "locality-equivariant": 20 * 64}
+
+
+def test_a_dry_run_counts_the_time_that_masks_take(capsys, monkeypatch):
+    """By a clock that moves by seven seconds while the plans of two noise levels are chosen."""
+    now, plain = [0.0], Locality.choice
+
+    def choose(model, z, sigma):
+        now[0] += 3.5
+        return replace(plain(model, z, sigma), rows=0)
+
+    monkeypatch.setattr("scorelens.cli.sample.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr(Locality, "choice", choose)
+    assert main(["sample", "--data", "digits", "--limit", "20", "--num", "1", "--steps", "2", "--dry-run"]) == 0
+    assert "1 images, 2 steps: about 7.0 s" in capsys.readouterr().out
 
 
 def test_images_too_large_for_masks_are_refused_with_a_way_out(capsys, tmp_path, monkeypatch):

@@ -152,9 +152,13 @@ def fit_steps(build: Callable[[int], Denoiser], reference: Samples, sizes: Seque
     samples. Of sizes that fit equally well, as at high noise, the largest is chosen.
     """
     models = {size: build(size) for size in sizes}
-    for step in progress.steps(iter(reference.steps[first:]), "calibrating", len(reference.steps) - first):
-        target = (step.x0_hat - step.z) / step.sigma**2
-        scores = {size: (model(step.z, step.sigma) - step.z) / step.sigma**2 for size, model in models.items()}
-        medians = {size: METRICS[metric](score, target).median().item() for size, score in scores.items()}
-        best = max(medians.values())
-        yield Fit(step.sigma, max(size for size, score in medians.items() if score >= best - TIE), medians)
+
+    def fits() -> Iterator[Fit]:
+        for step in reference.steps[first:]:
+            target = (step.x0_hat - step.z) / step.sigma**2
+            scores = {size: (model(step.z, step.sigma) - step.z) / step.sigma**2 for size, model in models.items()}
+            medians = {size: METRICS[metric](score, target).median().item() for size, score in scores.items()}
+            best = max(medians.values())
+            yield Fit(step.sigma, max(size for size, score in medians.items() if score >= best - TIE), medians)
+
+    yield from progress.steps(fits(), "calibrating", len(reference.steps) - first)

@@ -81,17 +81,21 @@ def sample(images: ImageSet, denoiser: str = "locality", options: Mapping[str, A
 
 
 def print_plans(model: Denoiser, images: ImageSet, noise: Tensor, sigmas: Sequence[float]) -> None:
-    """Print the plan of each noise level, and the expected time and memory of the run."""
-    choose, rows = getattr(model, "choice", None), []
+    """Print the plan of each noise level, and the expected time and memory of the run.
+
+    To choose a plan, masks are computed, as in the run: this time counts.
+    """
+    choose, rows, clock = getattr(model, "choice", None), [], time.perf_counter()
     if choose is not None:
-        count = len(model.images.shard())  # type: ignore[attr-defined]
-        rows = [choose(noise, sigma).describe(len(noise), count) for sigma in sigmas]
+        chosen = [choose(noise, sigma) for sigma in sigmas]
+        rows = [candidate.describe(len(noise), candidate.rows) for candidate in chosen]
+        preparing = time.perf_counter() - clock
         print(markdown(["sigma", "plan", "operations / D²", "expected s"], [
             [f"{sigma:.4g}", row["plan"], f"{row['operations_per_pair'] / images.dim**2:.3f}",
              f"{row['expected_seconds']:.1f}"] for sigma, row in zip(sigmas, rows, strict=True)]))
     if hasattr(model, "chosen"):
         print(f"\nchosen on held-out training images:\n\n{chosen_table(model.chosen(sigmas))}")
-    seconds = sum(row["expected_seconds"] for row in rows) if rows else _timed(model, noise, sigmas)
+    seconds = preparing + sum(row["expected_seconds"] for row in rows) if rows else _timed(model, noise, sigmas)
     stats = getattr(model, "stats", None)
     covariance = images.dim**2 if stats is None else stats.eigenvectors.numel()
     memory = images.pixels.nbytes + 4 * 8 * covariance + WORKSPACE  # data, covariance and eigenvectors

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from scorelens.data.images import ImageSet
 from scorelens.posterior import MEMORY, Candidate, Posterior, Term, logit_scale, plan_for, posterior_mean
+from scorelens.posterior.sources import shard_of
 from scorelens.statistics import GaussianStats
 from scorelens.types import ScorelensError
 from scorelens.validation import at_least_float32, merge_groups, per_level, unknown, wide_dtype
@@ -89,7 +90,8 @@ def each_image(images: ImageSet, models: Callable[[Tensor, float], Iterator[Any]
 
 def choice(posterior: Posterior, z: Tensor, sigma: float, temperature: float, plan: str = "auto") -> Candidate:
     """The plan of posterior_mean with these arguments, and its expected cost."""
-    return plan_for(posterior, at_least_float32(z).flatten(1), logit_scale(sigma, temperature), plan)
+    chosen = plan_for(posterior, at_least_float32(z).flatten(1), logit_scale(sigma, temperature), plan)
+    return replace(chosen, rows=len(shard_of(posterior.source).rows))
 
 
 def widened(z: Tensor, *tensors: Tensor) -> list[Tensor]:

@@ -77,6 +77,7 @@ class Candidate:
     build: Callable[[], Plan]
     exact: bool = True  # keeps enough digits at this noise level to be chosen
     preferred: bool = False  # chosen without measuring rates: the problem is small, or the kernel is compiled
+    rows: int = 0  # of the source, in this process, where they are known
 
     @cached_property
     def cost(self) -> Cost:
