@@ -179,7 +179,7 @@ def test_a_network_is_answered_for_by_the_formula_that_predicts_it_best():
     (lambda m, z: attribute(m, z, -1.0), "sigma"),
     (lambda m, z: without(m, [60]), "between 0 and 59"),
     (lambda m, z: without(m, [-1]), "between 0 and 59"),
-    (lambda m, z: attribute(m, z, 1.0, region=torch.zeros(8, 8)), "at least one pixel"),
+    (lambda m, z: attribute(m, z, 1.0, region=torch.zeros(8, 8, dtype=torch.bool)), "at least one pixel"),
     (lambda m, z: without(m, range(60)), "at least one must remain"),
     (lambda m, z: without(m, [0], "removed"), "statistics"),
     (lambda m, z: without(lambda z, sigma: z, [0]), "trained again"),

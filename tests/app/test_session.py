@@ -223,7 +223,7 @@ def test_a_mistake_in_a_job_is_its_last_line(caplog):
 
     for error, says in ((ScorelensError("no such thing"), "no such thing"), (ZeroDivisionError("x"), "internal error")):
         job = Job(messages(error))
-        lines = [json.loads(line) for line in job.advance().splitlines()]
+        lines = [json.loads(line) for batch in iter(job.advance, None) for line in batch.splitlines()]
         assert [line["kind"] for line in lines] == ["stage", "failure"]
         assert lines[1]["error"].startswith(says) and lines[1]["model"] is None
     assert "ZeroDivisionError" in caplog.text

@@ -45,7 +45,7 @@ def test_seeds_networks_and_copies():
     card = {"report_card": {"levels": [{"sigma": sigma, "to_linear": {"mean": ratio}}
                                        for sigma, ratio in ((60, 1.0), (10, 0.98), (3, 7.0), (1, 0.5), (0.1, 0.3))]}}
     (line,) = networks({"digits-unet": card}, {"digits": [], "other": []})
-    assert "0.99 to 0.99 of the Wiener filter's" in line and "0.40 on digits" in line and "other" not in line
+    assert "error is 0.99 of the Wiener filter's" in line and "0.40 on digits" in line and "other" not in line
     rows = [row("optimal", [0.5, 0.5]), row("optimal", [0.5, 0.5])]
     for each, share in zip(rows, (0.25, 1.0), strict=True):
         each.metrics["memorized"] = {"mean": share}
