@@ -11,15 +11,15 @@ from typing import Any
 from perf.rows import DOCS
 
 import scorelens
-from tools.tables import Columns, paragraph, table
+from tools.tables import MISSING, Columns, paragraph, table
 
 NONE = "Not measured yet.\n"
 LDS: Columns = {"data": "{r[study]}", "images": "{r[images]}", "prediction": "{r[method]}", "LDS": "{r[lds][mean]:.3f}",
                 "95 % interval": "{r[lds][low]:.3f} … {r[lds][high]:.3f}", "halves": "{r[subsets]}"}
 REMOVAL: Columns = {"data": "{r[study]}", "removed": "{r[method]}", "images removed": "{r[removed]}",
                     "rms change of the prediction": "{r[change][mean]:.4f}",
-                    "beyond random images": "{r[beyond_random][mean]:+.4f}",
-                    "95 % interval": "{r[beyond_random][low]:+.4f} … {r[beyond_random][high]:+.4f}"}
+                    "beyond random images": lambda row: _beyond(row, "{mean:+.4f}"),
+                    "95 % interval": lambda row: _beyond(row, "{low:+.4f} … {high:+.4f}")}
 
 
 def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | None) -> dict[str, str]:
@@ -34,6 +34,10 @@ def attribution_regions(rows: Sequence[dict[str, Any]], speed: dict[str, Any] | 
             "speed": _speed(speed) if speed else NONE,
             "lds": table(lds, LDS) + "\n" + _settings(lds) if lds else NONE,
             "removal": table(removal, REMOVAL) + "\n" + _removed(removal[0]) if removal else NONE}
+
+
+def _beyond(row: dict[str, Any], text: str) -> str:
+    return MISSING if row["method"] == "random images" else text.format(**row["beyond_random"])
 
 
 def _speed(row: dict[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
@@ -57,7 +57,7 @@ def networks(cards: Mapping[str, Mapping[str, Any]], tables: Tables) -> Iterator
                       for dataset, each in levels.items()}
                      for inside in (lambda sigma: sigma > HIGH, lambda sigma: sigma < LOW))
         yield (f"**At high noise, networks are linear filters.** Above sigma {HIGH:g}, their held-out error is "
-               f"{min(high.values()):.2f} to {max(high.values()):.2f} of the Wiener filter's; below sigma {LOW:g}, "
+               f"{_range(high.values(), '.2f')} of the Wiener filter's; below sigma {LOW:g}, "
                + ", ".join(f"{value:.2f} on {dataset}" for dataset, value in low.items()) + ".")
 
 
@@ -67,7 +67,7 @@ def paper_order(tables: Tables) -> Iterator[str]:
     if every:
         agree, reverse = (sum(verdict.agrees is value for verdict in every) for value in (True, False))
         yield (f"**The paper's order of methods** holds for {agree} of {len(every)} pairs of formulas on "
-               f"{_and(verdicts)}; {reverse} pairs are reversed here, {len(every) - agree - reverse} undecided."
+               f"{_and(verdicts)}; reversed here: {reverse}, undecided: {len(every) - agree - reverse}."
                + _reversed(verdicts))
 
 
@@ -132,7 +132,7 @@ def copies(tables: Tables) -> Iterator[str]:
     for name in ("optimal", "locality", *FROM_DATA):
         values = [row.metrics["memorized"]["mean"] for rows in tables.values() for row in rows if family(row) == name]
         if values:
-            parts.append(f"{label(name)} {min(values):.0%} to {max(values):.0%}")
+            parts.append(f"{label(name)} {_range(values, '.0%')}")
     if parts:
         yield f"**Copies.** Share of samples that copy a training image, over the datasets: {'; '.join(parts)}."
 
@@ -155,6 +155,11 @@ def _each(tables: Tables, names: tuple[str, str], compare: Callable[[Row, Row], 
 def _listed(scores: Mapping[str, Mapping[str, float]]) -> str:
     return ", ".join(f"{dataset} {value['mean']:.2f} ({value['low']:.2f} to {value['high']:.2f})"
                      for dataset, value in sorted(scores.items(), key=lambda item: -item[1]["mean"]))
+
+
+def _range(values: Collection[float], form: str) -> str:
+    low, high = (format(value, form) for value in (min(values), max(values)))
+    return low if low == high else f"{low} to {high}"
 
 
 def _interval(gap: Interval) -> str:
