@@ -29,6 +29,7 @@ T = TypeVar("T")
 START = timedelta(minutes=5)  # to wait for all processes to start
 PATIENCE = timedelta(days=1)  # to wait for a busy process; the heartbeat detects dead ones
 BEAT, SILENCE, GRACE = 2.0, 20.0, 5.0  # seconds: between heartbeats, until a process counts as lost, to shut down
+HEARTBEAT = "scorelens-heartbeat"  # the name of the thread
 
 ENDS = "The job ends without results; the same bench command resumes it"
 
@@ -228,7 +229,7 @@ def _heartbeat(here: World, store: dist.Store) -> Iterator[None]:
 
     done, in_main = threading.Event(), threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, ended) if in_main else None
-    threading.Thread(target=_watch, args=(here, store, done), daemon=True).start()
+    threading.Thread(target=_watch, args=(here, store, done), daemon=True, name=HEARTBEAT).start()
     try:
         yield
     finally:

@@ -34,7 +34,9 @@ class DigitsNet(nn.Module):
         ours = min(max(sigma / unit, LINEAR.range[0]), LINEAR.range[1])
         z = (self.unscaled(x, sigma) - middle) / unit
         time = torch.full((len(x),), LINEAR.time(ours))
-        return self.answer(self.unet((LINEAR.scale(ours) * z).to(x.dtype), time).sample, z, ours)
+        a = LINEAR.scale(ours)  # sqrt(alpha); the network predicts v = sqrt(alpha) eps - sqrt(1 - alpha) x0
+        v = self.unet((a * z).to(x.dtype), time).sample
+        return self.answer(a * (v + ours * (a * z).to(x.dtype)), z, ours)
 
     def unscaled(self, x: Tensor, sigma: float) -> Tensor:
         return x / self.levels.scale(sigma)
