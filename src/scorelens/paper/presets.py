@@ -120,8 +120,8 @@ GUIDED_CLASSES = (0, 1, 2, 3)
 REFERENCE, OPTIMAL, WIENER = method("{reference}"), method("optimal"), method("wiener")
 LOCALITY = method("locality", threshold="@threshold")
 BATCH_MEAN = method("locality", threshold="@threshold", softmax="batch-mean")
-AUTO = method("locality", threshold="auto")
-FROM_DATA = (AUTO, method("multiscale"), method("kernel-locality", threshold="auto"))
+BY_DATA = method("locality", threshold="auto")
+FROM_DATA = (BY_DATA, method("multiscale"), method("kernel-locality", threshold="auto"))
 TABLE = (OPTIMAL, WIENER, method("els", patch_size="@patch_size"), LOCALITY, BATCH_MEAN,
          method("locality", threshold="@threshold", mask_rule="published", softmax="batch-mean"),
          method("locality", threshold="@chosen"), method("kernel"), *FROM_DATA, Method(ANOTHER_SEED))
@@ -163,7 +163,7 @@ PRESETS = {
                        "appendix (fig:metrics_trajectory_mse, fig:generative_trajectory)", EVERY, TABLE),
     "threshold": Preset("The threshold of locality", "How large should the masks be?",
                         "appendix (tab:ablation-metrics)", EVERY,
-                        [*method("locality").sweep("threshold", THRESHOLDS), AUTO], num="ablations", limited=True,
+                        [*method("locality").sweep("threshold", THRESHOLDS), BY_DATA], num="ablations", limited=True,
                         seed=0),
     "low-rank": Preset("Low-rank covariances", "Are the leading components enough?",
                        "appendix (tab:energy-cutoff-ablation)", ("digits", "leaves", *MAIN),
