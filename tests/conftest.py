@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import jaxtyping
 import pytest
 import torch
 
@@ -18,6 +19,13 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         patch.setenv("OMP_NUM_THREADS", "1")  # of subprocesses: on busy cores, threads wait for one another
         torch.set_num_threads(1)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Shapes are checked at every call of a fast test. The others would spend three quarters of their time on that."""
+    unchecked = any(item.get_closest_marker(name) for name in ("slow", "e2e", "distributed", "browser"))
+    jaxtyping.config.update("jaxtyping_disable", unchecked)
 
 
 @pytest.fixture
