@@ -1,5 +1,6 @@
 """No test uses the user's caches or datasets, except those that ask for real data; and each test uses one thread."""
 
+import math
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,11 +22,22 @@ def own_environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+class CallsLeft:
+    """True once so many calls have been checked: jaxtyping asks at every call whether it is disabled."""
+
+    def __init__(self, count: float):
+        self.count = count
+
+    def __bool__(self) -> bool:
+        self.count -= 1
+        return self.count < 0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Shapes are checked at every call of a fast test. The others would spend three quarters of their time on that."""
-    unchecked = any(item.get_closest_marker(name) for name in ("slow", "e2e", "distributed", "browser"))
-    jaxtyping.config.update("jaxtyping_disable", unchecked)
+    """Check the shapes at every call of a fast test, and at the first thousand of others, which take too long else."""
+    long = any(item.get_closest_marker(name) for name in ("slow", "e2e", "distributed", "browser"))
+    jaxtyping.config.jaxtyping_disable = CallsLeft(1000 if long else math.inf)
 
 
 @pytest.fixture

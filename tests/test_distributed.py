@@ -15,7 +15,6 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from filelock import FileLock
 from torch import distributed as dist
 
 import scorelens
@@ -28,6 +27,7 @@ from scorelens.posterior.softmax import State, merge_processes
 from scorelens.posterior.sources import Translations, shard_of
 from tests import sharing
 from tests.arrays import read_arrays
+from tests.once import made_once
 
 pytestmark = pytest.mark.distributed
 ROOT = Path(__file__).parents[1]
@@ -56,17 +56,16 @@ def machines(argv, *folders):
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory):
-    """The folders of 1, 2 (by torchrun) and 3 processes (as three machines), filled for the first worker who asks."""
-    base = tmp_path_factory.getbasetemp()
-    base = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "sharing"
-    folders = {size: base / str(size) for size in (1, 2, 3)}
-    with FileLock(f"{base}.lock"):
-        if not base.exists():
-            make(folders)
-    return folders
+    """The folders of 1, 2 (by torchrun) and 3 processes (as three machines)."""
+    return folders_in(made_once(tmp_path_factory, "sharing", make))
 
 
-def make(folders):
+def folders_in(base):
+    return {size: base / str(size) for size in (1, 2, 3)}
+
+
+def make(base):
+    folders = folders_in(base)
     pixels = np.random.default_rng(0).integers(0, 256, sharing.MANY, dtype=np.uint8)
     for folder in folders.values():
         folder.mkdir(parents=True)

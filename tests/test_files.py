@@ -36,6 +36,7 @@ def writer(tmp_path):
     process.communicate()
 
 
+@pytest.mark.slow
 def test_two_runs_cannot_choose_the_same_folder(tmp_path, writer):
     with pytest.raises(FolderTaken, match="another run is writing"):
         reserve_folder(tmp_path / "out")
@@ -45,6 +46,7 @@ def test_two_runs_cannot_choose_the_same_folder(tmp_path, writer):
         reserve_folder(tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_a_killed_run_gives_its_folder_back(tmp_path, writer):
     """What it left is removed by the next run there; what a living process writes is not."""
     writer.send_signal(signal.SIGKILL)

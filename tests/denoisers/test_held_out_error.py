@@ -54,6 +54,7 @@ def test_the_error_of_a_mixture_is_that_of_its_weights(images):
     assert held_out_error("multiscale", images, LOW) == pytest.approx(expected, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_formulas_are_ranked_by_error_relative_to_the_linear_filter(images):
     names = ["optimal", "wiener", "locality:threshold=0.1"]
     ratios = {name: [by_hand(images, *spec, level, **options) / by_hand(images, "wiener", level) for level in LEVELS]

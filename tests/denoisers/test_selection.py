@@ -53,6 +53,7 @@ def test_the_bandwidth_is_chosen_by_default(images, name):
     assert DENOISERS[name](images).values(LOW) == model.values(LOW)
 
 
+@pytest.mark.slow
 def test_several_options_are_chosen_one_after_the_other(images):
     """The threshold with the bandwidth of STARTS, then the bandwidth with the chosen threshold."""
     first, second = scorelens.build_denoiser("kernel-locality", images, threshold="auto").choices(LOW)

@@ -296,7 +296,8 @@ def test_the_top_is_the_top_of_all(case):
     torch.testing.assert_close(some.effective, 1 / every.weight.square().sum(dim=1))
 
 
-@pytest.mark.parametrize("case", ["optimal", "locality", "batch-mean", "multiscale", "pspc-square", "els, inside"])
+@pytest.mark.parametrize("case", ["optimal", "locality", "batch-mean", "multiscale", "pspc-square",
+                                  pytest.param("els, inside", marks=pytest.mark.slow)])
 def test_chunks_batches_and_order_change_nothing(case):
     images, z = data("digits"), noisy(data("digits"), 3)
     name, options, _ = CASES[case]

@@ -20,6 +20,7 @@ from scorelens.report.paper_tables import VIEWS
 from scorelens.report.tables import comma_separated, latex
 from scorelens.results import Row, read_rows, write_rows
 from tests.browser import chromium, inspect
+from tests.once import made_once
 
 pytestmark = pytest.mark.e2e
 HOSTILE = "npz:<script>alert(1)</script> & \"quoted\" $x_1$ #%.npz"
@@ -29,15 +30,17 @@ SMALL = specs.Scale(tables=3, runtime=3, ablations=3, low_rank=3, heldout=3, fie
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     """All presets on digits with a few samples, and one's own data under a name that means harm."""
-    folder = tmp_path_factory.mktemp("bench")
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(specs.SCALES, "cpu", SMALL)
-        cells = [cell for preset in PRESETS for cell in cells_of(preset, datasets=["digits"])]
-        short = [replace(cell, steps=3) for cell in dict.fromkeys(cells)]
-        list(run_cells(short, folder, Resources(torch.device("cpu"))))
-        results = Results(read_rows(folder / ROWS))
-        write_bench(results, folder, "scorelens bench run digits")
-        yield folder, results
+        folder = made_once(tmp_path_factory, "bench", make)
+        yield folder, Results(read_rows(folder / ROWS))
+
+
+def make(folder):
+    cells = [cell for preset in PRESETS for cell in cells_of(preset, datasets=["digits"])]
+    short = [replace(cell, steps=3) for cell in dict.fromkeys(cells)]
+    list(run_cells(short, folder, Resources(torch.device("cpu"))))
+    write_bench(Results(read_rows(folder / ROWS)), folder, "scorelens bench run digits")
 
 
 def test_every_preset_has_a_view():
