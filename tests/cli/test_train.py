@@ -156,6 +156,7 @@ def test_minutes_decide_the_number_of_steps(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("flags, told", [(["--minutes", "1"], "not both"), (["--epochs", "0"], "epochs must be"),
+                                         (["--epochs", "1e30"], "at most 10,000,000, got 1e+30"),
                                          (["--network", "unett"], "unett"), (["--batch", "0"], "batch must be"),
                                          (["--batch", "-1"], "batch must be"), (["--seed", "-1"], "seed must be")])
 def test_impossible_wishes_are_refused(flags, told, tmp_path, capsys):

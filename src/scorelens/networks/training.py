@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import shutil
 import time
 from collections.abc import Callable
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 TIMED_STEPS = 20  # to convert minutes to steps
+LONGEST = {"epochs": 10_000_000, "minutes": 60 * 24 * 366}
 SAMPLES = 64  # in samples.png
 CONFIG = "training"
 
@@ -246,8 +246,8 @@ def _length(epochs: float | None, minutes: float | None, default: float) -> dict
     if epochs is not None and minutes is not None:
         raise ScorelensError("give --epochs or --minutes, not both")
     for name, value in (("epochs", epochs), ("minutes", minutes)):
-        if value is not None and not 0 < value < math.inf:
-            raise ScorelensError(f"{name} must be a finite number > 0, got {value:g}")
+        if value is not None and not 0 < value <= LONGEST[name]:
+            raise ScorelensError(f"{name} must be a number > 0 and at most {LONGEST[name]:,}, got {value:g}")
     return {"epochs": None if minutes is not None else _or(epochs, default), "minutes": minutes}
 
 
