@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+NUMBER = re.compile(r"[-+±~]?\d")
+
 
 def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table with aligned columns: the first to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(header, *rows, strict=True)]
-    rule = [":" + "-" * (widths[0] - 1), *("-" * (width - 1) + ":" for width in widths[1:])]
-    aligned = [[row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])] for row in (header, rule, *rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in aligned)
+    """A Markdown table with aligned columns: the first and those of words to the left, numbers to the right."""
+    columns = list(zip(header, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    left = [k == 0 or not any(map(NUMBER.match, column[1:])) for k, column in enumerate(columns)]
+    rule = [":" + "-" * (width - 1) if to else "-" * (width - 1) + ":" for width, to in zip(widths, left, strict=True)]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (
+        [cell.ljust(width) if to else cell.rjust(width) for cell, width, to in zip(row, widths, left, strict=True)]
+        for row in (header, rule, *rows)))
 
 
 def grouped(rows: Iterable[Mapping[str, Any]], key: str) -> dict[Any, list[Mapping[str, Any]]]:
