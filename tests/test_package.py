@@ -132,4 +132,5 @@ def test_the_wheel_runs_the_demo_in_an_empty_folder(wheel, tmp_path):
     assert "report.html" in run("-m", "scorelens.cli", "demo", "--num", "16")
     assert {path.name for path in empty.iterdir()} == {"runs"}
     listed = run("-m", "scorelens.cli", "zoo", "list")
-    assert re.search(r"mnist-unet .* no +\|", listed) and re.search(rf"digits-unet .*{re.escape(str(unpacked))}", listed)
+    assert re.search(r"mnist-unet .* no +\|", listed)
+    assert re.search(rf"digits-unet .*{re.escape(str(unpacked))}", listed)
