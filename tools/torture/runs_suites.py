@@ -41,14 +41,16 @@ BASE = {
     "data spectra": ["--sources", "digits", "--limit", "20"],
     "sample": ["--data", "digits", "--limit", "20", "--num", "2", "--steps", "2", "--denoiser", "wiener"],
     "sensitivity": ["--data", "digits", "--limit", "20", "--num", "1", "--steps", "2", "--levels", "1"],
-    "report-card": ["wiener", "--data", "digits", "--limit", "20", "--count", "2", "--formulas", "wiener"],
-    "manipulation": ["--data", "digits", "--limit", "20", "--num", "1", "--steps", "2", "--model", "wiener"],
+    "report-card": ["wiener", "--data", "digits", "--limit", "20", "--num", "2", "--formulas", "wiener"],
+    "manipulation": ["--data", "digits", "--limit", "20", "--num", "1", "--steps", "2", "--model", "digits-unet"],
     "compare": ["--data", "digits", "--limit", "20", "--reference", "digits-unet", "--num", "2", "--steps", "2",
                 "--model", "wiener"],
     "calibrate": ["--data", "digits", "--limit", "20", "--reference", "digits-unet", "--num", "1", "--steps", "1",
                   "--sizes", "3", "5"],
     "explain": ["digits-unet", "--data", "digits", "--limit", "20", "--formulas", "wiener", "--samples", "4"],
-    "bench run": ["softmax", "--only", "no-such-cell"],
+    "attribute": ["--data", "digits", "--limit", "20", "--num", "1", "--steps", "2", "--formulas", "wiener"],
+    "demo": ["--num", "2", "--steps", "2"],
+    "bench run": ["held-out", "--data", "digits", "--reference", "digits-unet", "--only", "wiener"],
     "train": ["--data", "digits", "--limit", "8", "--epochs", "1", "--batch", "4"],
     "cache clear": [],
 }
@@ -59,11 +61,15 @@ WORDS = ("nan", "inf", "-inf", "0", "-1", "1e30", "-1e30", "1e-30", "word", "", 
 def numeric_flags() -> list[tuple[str, str]]:
     """(command, flag) of every flag that takes a number."""
     from scorelens.cli.load_data import load_data
+    from scorelens.cli.load_networks import loading_flags
 
     found = []
     for name in BASE:
         function = COMMANDS[name].function
-        for source in ([function, load_data] if COMMANDS[name].data != "none" else [function]):
+        shared = [load_data] if COMMANDS[name].data != "none" else []
+        if "loading" in inspect.signature(function).parameters:
+            shared.append(loading_flags)
+        for source in (function, *shared):
             hints = get_type_hints(source)
             for key in inspect.signature(source).parameters:
                 kinds = {hints.get(key), *get_args(hints.get(key)), *(inner for each in get_args(hints.get(key))
@@ -74,10 +80,11 @@ def numeric_flags() -> list[tuple[str, str]]:
 
 
 LONG, INTERRUPTED = 60, 130  # seconds until a training is interrupted, and its exit code then
-FLAGS = list(itertools.product(numeric_flags(), WORDS))
+FLAGS = [*(((name, ""), "") for name in BASE), *itertools.product(numeric_flags(), WORDS)]
 
 
 def flags(number: int, rng: random.Random, folder: Path) -> None:
+    """A command with one number out of range; the first cases are the commands as they are, which must answer."""
     (name, flag), word = FLAGS[number]
     own = list(BASE[name])
     if flag in own:
@@ -87,8 +94,10 @@ def flags(number: int, rng: random.Random, folder: Path) -> None:
     out = [] if name == "cache clear" else ["--out", "out"]
     signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.alarm(LONG if name == "train" else 0)  # Ctrl-C: some of these ask for days, and may have them
-    code = command(*name.split(), *own, f"{flag}={word}", *out)
+    code = command(*name.split(), *own, *([f"{flag}={word}"] if flag else []), *out)
     signal.alarm(0)
+    if code and not flag:
+        raise Fault(f"wrong exit code {code} of a command without faults")
     if code == 0:
         _check_finite(folder / "out")
     if name == "train" and code == INTERRUPTED:
