@@ -79,7 +79,8 @@ def numeric_flags() -> list[tuple[str, str]]:
     return [pair for pair in dict.fromkeys(found) if pair[1] not in ("--port",)]
 
 
-LONG, INTERRUPTED = 60, 130  # seconds until a training is interrupted, and its exit code then
+LONG, INTERRUPTED = 60, 130  # seconds until a command is interrupted, and its exit code then
+MUCH = ("1e3", "1_000")  # of steps, samples, ...: minutes of work, which a user may ask for
 FLAGS = [*(((name, ""), "") for name in BASE), *itertools.product(numeric_flags(), WORDS)]
 
 
@@ -93,14 +94,14 @@ def flags(number: int, rng: random.Random, folder: Path) -> None:
         del own[at:stop]
     out = [] if name == "cache clear" else ["--out", "out"]
     signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.alarm(LONG if name == "train" else 0)  # Ctrl-C: some of these ask for days, and may have them
+    signal.alarm(LONG if name == "train" or word in MUCH else 0)  # Ctrl-C: some ask for hours, and may have them
     code = command(*name.split(), *own, *([f"{flag}={word}"] if flag else []), *out)
     signal.alarm(0)
     if code and not flag:
         raise Fault(f"wrong exit code {code} of a command without faults")
     if code == 0:
         _check_finite(folder / "out")
-    if name == "train" and code == INTERRUPTED:
+    if code == INTERRUPTED:
         code = 0
     refused(code)
 
