@@ -82,11 +82,11 @@ def from_data_table(rows: list[Row]) -> str:
         if best not in by_method:
             continue
         share = shares(measured).get(best)
-        lines.append([dataset, *(_interval(by_method.get(name)) for name in ("locality", best, ANOTHER_SEED)), best,
-                      MISSING if share is None else
+        lines.append([dataset, _interval(by_method.get("locality")), f"{_interval(by_method[best])} ({best})",
+                      _interval(by_method.get(ANOTHER_SEED)), MISSING if share is None else
                       f"{share.of_another.mean:.0%} ({share.of_another.low:.0%} … {share.of_another.high:.0%})"])
-    return markdown(["r2 on", label("locality"), "best from the data alone", "another seed", "which is",
-                     "share of another seed"], lines) + "\n"
+    return markdown(["r2 on", label("locality"), "best from the data alone", "another seed", "share of another seed"],
+                    lines) + "\n"
 
 
 def _interval(row: Row | None) -> str:
