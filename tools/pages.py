@@ -1,4 +1,4 @@
-"""Writes the generated regions of docs/ from committed rows, cards and code.
+"""Writes the generated regions of docs/, and the page of every network, from committed rows, cards and code.
 
     python -m tools.pages
 """
@@ -14,6 +14,7 @@ from perf.rows import DOCS, ROOT, results, rows_of
 
 from scorelens.files import write_json
 from scorelens.networks.zoo_source import PACKAGED
+from scorelens.report.training import model_card
 from tools.attribution_page import attribution_regions
 from tools.ceiling import ceiling_region
 from tools.fields_page import fields_regions
@@ -107,6 +108,9 @@ if __name__ == "__main__":
     scaling = [row for row in rows_of("performance") if row["cell"] == "scaling"]
     for row in scaling:
         scaling_figure(row).savefig(DOCS / "performance-scaling.png", dpi=150)
+    for name, card in zoo_cards().items():
+        if "report_card" in card:  # some of an earlier recipe have none
+            (ROOT / card["folder"] / "README.md").write_text(model_card(name, card))
     write_json(PACKAGED, zoo_index())
     for page, contents in regions().items():
         (ROOT / page).write_text(with_regions((ROOT / page).read_text(), contents))
