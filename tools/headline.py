@@ -78,11 +78,11 @@ def samples(run: Path, name: str) -> Samples:
 
 def publish(run: Path) -> None:
     """Commit the rows that were measured, and draw their samples."""
-    rows = [row for row in read_rows(run / "rows.jsonl") if row.name in (REFERENCE, SECOND, *FORMULAS)]
-    write_rows(RESULTS / "headline.jsonl", rows)
-    measured = {row.name: row for row in rows}
-    draw([(about, None if name == REFERENCE else measured[name].r2["median"], samples(run, name).images[:SHOWN])
-          for name, about in ABOUT.items() if name in measured], DOCS / "headline.png")
+    measured = {row.name: row for row in read_rows(run / "rows.jsonl")}
+    measured = {name: measured[name] for name in ABOUT if name in measured}
+    write_rows(RESULTS / "headline.jsonl", list(measured.values()))
+    draw([(ABOUT[name], None if name == REFERENCE else row.r2["median"], samples(run, name).images[:SHOWN])
+          for name, row in measured.items()], DOCS / "headline.png")
 
 
 def draw(rows: list[tuple[tuple[str, str], float | None, Tensor]], path: Path) -> None:
