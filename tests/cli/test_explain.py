@@ -13,13 +13,14 @@ import scorelens
 from scorelens.analysis.examination import (
     Plan,
     Subject,
-    _seconds_per_image,
+    _call_seconds,
     build_models,
     examine,
     expected_seconds,
     make_plan,
     memorization,
 )
+from scorelens.analysis.probes import PROBES
 from scorelens.analysis.verdict import (
     THRESHOLDS,
     _generalization,
@@ -217,7 +218,7 @@ def test_the_plan_does_not_depend_on_the_speed_of_the_machine(digits, monkeypatc
     assert brief.left_out == ["wiener", "locality"] and "too slow for these minutes: wiener, locality" in str(brief)
     monkeypatch.undo()
     for seconds in (1e-9, 1.0):
-        monkeypatch.setattr("scorelens.analysis.examination._seconds_per_image", lambda *given, s=seconds: s)
+        monkeypatch.setattr("scorelens.analysis.examination._call_seconds", lambda *given, s=seconds: lambda count: s)
         assert make_plan(subject, 0.1) == plans[0.1]
         announced = str(replace(plans[0.1], seconds=expected_seconds(subject, plans[0.1])))
         assert ("longer on this machine than the 6 of --minutes" in announced) == (seconds == 1)
@@ -225,17 +226,23 @@ def test_the_plan_does_not_depend_on_the_speed_of_the_machine(digits, monkeypatc
 
 
 def test_the_plan_times_every_part(digits, monkeypatch):
-    """A model that takes twice as long per image is expected to: measured by a clock that every image moves."""
-    now = [0.0]
+    """A call has a fixed cost and one for each image; the first at a level costs more and does not count."""
+    now, seen = [0.0], set()
     monkeypatch.setattr("scorelens.analysis.examination.time.perf_counter", lambda: now[0])
 
     def slow(z, sigma):
-        now[0] += 0.25 * len(z)
+        level = round(float(sigma), 3)
+        now[0] += (3 if level in seen else 100) + 0.25 * len(z)
+        seen.add(level)
         return z
 
     subject = Subject(as_network(slow), *digits, {"twice": lambda z, sigma: slow(slow(z, sigma), sigma)}, CPU)
-    assert _seconds_per_image(subject.network, subject, 8) == 0.25
-    assert _seconds_per_image(subject.models["twice"], subject, 2) == 0.5
+    assert [_call_seconds(subject.network, subject)(count) for count in (1, 8, 100)] == [3.25, 5, 28]
+    assert _call_seconds(subject.models["twice"], subject)(100) == 56
+    plan = Plan(samples=10, held_out=20, models={"twice": 30}, left_out=[], fields=1)
+    field = 3 + 0.25 * (9 + PROBES)
+    assert expected_seconds(subject, plan) == {"memorization": 10 * 5.5, "generalization": 2 * 10 * 8,
+                                               "explanation": 2 * 10 * 21, "locality": 10 * 3 * field}
 
 
 def test_the_command_on_the_page_does_it_all_again(tmp_path, capsys):

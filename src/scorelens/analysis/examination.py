@@ -44,6 +44,7 @@ SHARES = {"memorization": 0.25, "generalization": 0.15, "explanation": 0.4, "loc
 CHEAP = 4  # formulas that cost at most this many calls of the network are never left out
 RESAMPLES = 1000
 BACKWARD = 3  # cost of a vector-Jacobian product, in forward calls
+TIMED = 8  # images of the calls that are timed before anything is measured
 LEAST = {"samples": 80, "held_out": 32, "formulas": 16, "fields": 4}  # 0 copies of 80 samples are below the limit
 MOST = {"samples": 256, "held_out": 256, "formulas": 128, "fields": 16}
 NOMINAL = 2e10  # operations per second of the machine for which minutes are planned
@@ -220,12 +221,13 @@ def formula_cost(name: str, images: ImageSet) -> float:
 
 def expected_seconds(subject: Subject, plan: Plan) -> dict[str, float]:
     """The time of each part on this machine, from a few images."""
-    network = _seconds_per_image(subject.network, subject, 8)
-    models = {name: _seconds_per_image(subject.models[name], subject, 2) for name in plan.models}
-    return {"memorization": plan.samples * STEPS * network,
-            "generalization": plan.held_out * 2 * STEPS * (network + models.get("optimal", 0.0)),
-            "explanation": sum(2 * STEPS * models[name] * count for name, count in plan.models.items()),
-            "locality": plan.fields * STEPS * BACKWARD * network * (9 + PROBES)}
+    network = _call_seconds(subject.network, subject)
+    models = {name: _call_seconds(subject.models[name], subject) for name in plan.models}
+    optimal = models.get("optimal", lambda count: 0.0)
+    return {"memorization": STEPS * network(plan.samples),
+            "generalization": 2 * STEPS * (network(plan.held_out) + optimal(plan.held_out)) if plan.held_out else 0.0,
+            "explanation": sum(2 * STEPS * models[name](count) for name, count in plan.models.items()),
+            "locality": STEPS * BACKWARD * network(plan.fields * (9 + PROBES))}
 
 
 def examine(subject: Subject, plan: Plan) -> Findings:
@@ -335,15 +337,22 @@ def locality(subject: Subject, count: int) -> tuple[list[dict[str, Any]], dict[s
 
 
 @torch.no_grad()
-def _seconds_per_image(model: Denoiser, subject: Subject, count: int) -> float:
-    """The mean over three noise levels, after a first call that fills caches."""
-    count = min(count, len(subject.images))
-    z, levels = subject.noise(count), [subject.sigmas[k] for k in (1, STEPS // 2, STEPS - 2)]
-    model(z * levels[0], levels[0])
-    clock = time.perf_counter()
-    for sigma in levels:
-        model(subject.images[:count].to(z) + sigma * z, sigma)
-    return (time.perf_counter() - clock) / (len(levels) * count)
+def _call_seconds(model: Denoiser, subject: Subject) -> Callable[[int], float]:
+    """The expected seconds of one call for `count` images: a fixed part, and one for each image. From calls with few
+    images, the mean over three noise levels, after a first call at each, which fills caches."""
+    few, levels = min(TIMED, len(subject.images)), [subject.sigmas[k] for k in (1, STEPS // 2, STEPS - 2)]
+
+    def seconds(count: int) -> float:
+        z = subject.noise(count)
+        clock = time.perf_counter()
+        for sigma in levels:
+            model(subject.images[:count].to(z) + sigma * z, sigma)
+        return (time.perf_counter() - clock) / len(levels)
+
+    seconds(1)
+    one, several = seconds(1), seconds(few)
+    each = max(0.0, several - one) / max(1, few - 1)
+    return lambda count: one + each * (count - 1)
 
 
 def _fitting(part: str, seconds: float, each: float) -> int:
