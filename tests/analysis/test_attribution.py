@@ -176,6 +176,7 @@ def test_a_network_is_answered_for_by_the_formula_that_predicts_it_best():
     (lambda m, z: attribute(m, z, 1.0, pixels=[(0, 0)], region=(0, 0, 1, 1)), "exclude"),
     (lambda m, z: attribute(m, z, 1.0, region=(0, 0, 9, 1)), "inside"),
     (lambda m, z: attribute(m, z, 1.0, top=0), "top"),
+    (lambda m, z: scorelens.attribute_samples(m, scorelens.sample(m, z, [1.0]), top=-1), "top"),
     (lambda m, z: attribute(m, z, -1.0), "sigma"),
     (lambda m, z: without(m, [60]), "between 0 and 59"),
     (lambda m, z: without(m, [-1]), "between 0 and 59"),

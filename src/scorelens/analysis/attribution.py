@@ -171,8 +171,7 @@ def attribute(denoiser: Denoiser, z: Tensor, sigma: float, *, pixels: Sequence[P
     """
     check_noisy(z, shape_of(denoiser))
     sigma = check_sigma(sigma)
-    if top < 1:
-        raise ScorelensError(f"top must be at least 1, got {top}")
+    check_top(top)
     with torch.no_grad():
         x0_hat, (name, formula, fit) = denoiser(z, sigma), explained(denoiser, z, sigma, images, formulas)
         names, targets = _targets(z, pixels, region)
@@ -180,6 +179,12 @@ def attribute(denoiser: Denoiser, z: Tensor, sigma: float, *, pixels: Sequence[P
         behind = _behind(names, weights, top)
         found = outputs_behind(formula, z, sigma, top) if outputs else None
     return Attribution(name, training_images(formula), sigma, z, x0_hat, behind, found, fit)
+
+
+def check_top(top: int) -> None:
+    """A number of training images to name."""
+    if top < 1:
+        raise ScorelensError(f"top must be at least 1, got {top}")
 
 
 def attribute_samples(denoiser: Denoiser, samples: Samples, *, pixels: Sequence[Pixel] | None = None,
@@ -190,6 +195,7 @@ def attribute_samples(denoiser: Denoiser, samples: Samples, *, pixels: Sequence[
     The arguments are those of `attribute`; the steps are those of `sample`. For a network, each step has its own best
     formula.
     """
+    check_top(top)
     steps, total = [], torch.zeros(())
     for step in progress.track(samples.steps, "attribution", unit="step"):
         with torch.no_grad():

@@ -41,6 +41,7 @@ def attribute(images: ImageSet, model: str = "locality", *, pixels: Sequence[str
     """
     if num < 1:
         raise ScorelensError(f"num must be at least 1, got {num}")
+    analysis.check_top(top)
     asked = [parse_pixel(text, images) for text in pixels] or None
     denoiser = load_model(model, images, loading)
     if not analysis.has_weights(denoiser) and not isinstance(denoiser, Network):
