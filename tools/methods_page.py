@@ -27,7 +27,7 @@ def methods_regions(rows: list[dict[str, Any]], digits: list[Row],
     els = next(row for row in rows if row["cell"] == "els")
     reference, steps = ranked[0].settings["reference"], ranked[0].settings["steps"]
     scores = table(ranked, {"method": "{r.label}", **SCORES, "ms per image": lambda row:
-                            f"{1000 * row.metrics['seconds_per_image']:.0f}"})
+                            f"{1000 * row.metrics['seconds_per_image']:.3g}"})
     return {
         "methods": "\n".join(["| method | what it is |", "| :--- | :--- |",
                               *(f"| `{name}` | {_about(DENOISERS[name])} |" for name in methods)]),
