@@ -16,7 +16,9 @@ from tools.site import build
 from scorelens import DENOISERS
 from scorelens.paper.cells import Resources, measure_cell
 from scorelens.paper.presets import PRESETS, cells_of
+from scorelens.paper.results import Results
 from scorelens.paper.runner import cell_of
+from scorelens.report.paper_figures import _path_plot
 
 pytestmark = pytest.mark.docs
 ROOT = Path(__file__).parents[1]
@@ -119,3 +121,14 @@ def test_every_method_is_compared_on_digits():
     assert set(compared) <= set(DENOISERS)
     assert compared["kernel"].r2["mean"] > compared["optimal"].r2["mean"]
     skip_if_missing(set(DENOISERS) - set(compared), "perf/results/digits.jsonl")
+
+
+def test_no_two_curves_of_a_panel_look_the_same():
+    from matplotlib.figure import Figure
+
+    measured = Results(results())
+    for dataset, found in measured.of("novelty").items():
+        axes = Figure().subplots()
+        _path_plot(measured, "novelty", "novelty")(axes, dataset, found)
+        looks = [(line.get_color(), line.get_linestyle()) for line in axes.lines]
+        assert len(set(looks)) == len(looks) > 2, dataset

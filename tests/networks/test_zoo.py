@@ -13,11 +13,9 @@ from scorelens.report.training import model_card
 from scorelens.types import ScorelensError
 
 # Networks of an earlier recipe: each leaves this list when its successor is committed.
-EARLIER = {"cifar10-dit-x0",
-           "cifar10-unet-x0", "digits-dit-x0",
-           "digits-unet-attention", "digits-unet-x0", "leaves-unet", "leaves-unet-seed1",
-           "leaves-w00-unet", "leaves-w01-unet", "leaves-w05-unet", "mnist-unet-classes", "cifar10-unet-classes",
-           "leaves-latent-unet"}
+EARLIER = {"cifar10-dit-x0", "cifar10-unet-x0", "digits-dit-x0", "digits-unet-attention", "digits-unet-x0",
+           "leaves-unet", "leaves-unet-seed1", "leaves-w00-unet", "leaves-w01-unet", "leaves-w05-unet",
+           "mnist-unet-classes", "cifar10-unet-classes", "leaves-latent-unet"}
 PRESENT = sorted(set(zoo_names()) - EARLIER)
 SEEDED = [name for name in zoo_names() if "agreement" in json.loads((zoo_folder(name) / "card.json").read_text())]
 

@@ -238,10 +238,11 @@ def _path_plot(results: Results, preset: str, key: str) -> Plot:
 
     def plot(axes: Any, dataset: str, rows: Sequence[Measured]) -> None:
         for row in rows:
-            colour = INK if family(row) == ANOTHER_SEED else f"C{methods.index(family(row))}"
-            _curve(axes, row.metrics["path"], key, colour, label(family(row)))
+            k = methods.index(family(row))
+            colour, line = (INK, "-o") if family(row) == ANOTHER_SEED else (f"C{k % 10}", ("-o", "--s")[k // 10 % 2])
+            _curve(axes, row.metrics["path"], key, colour, label(family(row)), line)
         if key == "novelty":
-            _curve(axes, rows[0].metrics["path"], "reference_novelty", "C9", "the network")
+            _curve(axes, rows[0].metrics["path"], "reference_novelty", INK, "the network", "--s")
         axes.set(xscale="log", xlabel="noise level σ, falling")
         axes.invert_xaxis()
         if key == "mse":
@@ -272,10 +273,10 @@ def _panels(by_dataset: Mapping[str, Sequence[Measured]], plot: Plot) -> Any:
     return figure
 
 
-def _curve(axes: Any, path: Sequence[Mapping[str, Any]], key: str, colour: str, name: str) -> None:
+def _curve(axes: Any, path: Sequence[Mapping[str, Any]], key: str, colour: str, name: str, line: str) -> None:
     sigmas = [step["sigma"] for step in path]
     mean, std = (np.array([step[key][statistic] for step in path]) for statistic in ("mean", "std"))
-    axes.plot(sigmas, mean, "-o", ms=2.5, lw=1.4, color=colour, label=name)
+    axes.plot(sigmas, mean, line, ms=2.5, lw=1.4, color=colour, label=name)
     axes.fill_between(sigmas, np.maximum(mean - std, 0), mean + std, color=colour, alpha=0.08, lw=0)
 
 
